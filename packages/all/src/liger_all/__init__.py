@@ -1,0 +1,1 @@
+"""Every Liger kernel and model package."""

@@ -1,0 +1,1 @@
+"""Liger: fused GPU kernels for Hugging Face models, applied and undone automatically."""

@@ -1,0 +1,1 @@
+"""What all Hugging Face models share: the head seam, fits and adapters."""

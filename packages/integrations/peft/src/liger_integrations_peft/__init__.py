@@ -1,0 +1,1 @@
+"""Lets Liger see through PEFT wrappers."""

@@ -1,0 +1,1 @@
+"""Liger kernels: gated activations (SiLU x mul, GELU x mul)."""

@@ -1,0 +1,1 @@
+"""Liger kernels: cross-entropy and fused linear cross-entropy."""

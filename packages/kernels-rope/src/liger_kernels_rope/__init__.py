@@ -1,0 +1,1 @@
+"""Liger kernels: rotary position embedding."""

@@ -1,0 +1,1 @@
+"""Liger for Gemma, Gemma 2 and Gemma 3 text models."""
