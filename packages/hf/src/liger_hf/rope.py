@@ -13,7 +13,7 @@ import torch
 from liger.declare import load
 from liger.errors import PatchRefused
 from liger.registry import registry
-from liger.swap import Namespace, original_class
+from liger.swap import Namespace, original_class, remember_globals
 from torch import Tensor, nn
 
 PARAMETERS = ["q", "k", "cos", "sin", "unsqueeze_dim"]
@@ -37,7 +37,9 @@ def clone(fn: types.FunctionType, name: str, replacement: Callable[..., Any]) ->
         PatchRefused: no function of the chain uses the global, or a decorator does not hold the next in a closure.
     """
     if uses_global(fn, name):
-        return _copy(fn, {**fn.__globals__, name: replacement}, fn.__closure__)
+        scope = {**fn.__globals__, name: replacement}
+        remember_globals(fn.__module__, fn.__globals__, scope)
+        return _copy(fn, scope, fn.__closure__)
     inner = getattr(fn, "__wrapped__", None)
     layer = getattr(fn, "__qualname__", repr(fn))
     if not isinstance(inner, types.FunctionType):
