@@ -3,6 +3,9 @@
 Truth is the reference in float64. Compared are the largest and the RMS error, over the whole tensor and per row (the
 last dimension), of each output and each gradient. Floor: one ulp at the largest truth magnitude of the row, or of the
 tensor; a reduction over R terms adds sqrt(R) ulp of the accumulation dtype. There is no other tolerance anywhere.
+
+Truncating a 16-bit result instead of rounding it doubles the RMS error at most, and so would pass. It is found by its
+bias: the mean error away from zero, in ulp of each element, which is 0 for rounding and -0.5 for truncation.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from liger.errors import ContractViolation
 
 Inputs = Sequence[torch.Tensor | None]
 FACTOR = 2.0
+BIAS = 0.25  # ulp; half of what truncation causes
+BIAS_COUNT = 64  # elements needed to tell: the mean of n rounding errors varies by 0.3 / sqrt(n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,8 @@ def compare(
     size = torch.where(counted, true.abs(), 0.0)
     for rows in (True, False):
         _check(error, eager_error, size, (got, plain, true), actual, reduction, rows)
+    if actual.element_size() == 2:
+        _check_bias(got, plain, torch.where(counted, true, 0.0), actual.dtype)
     total, eager_total = error.reshape(1, -1), eager_error.reshape(1, -1)
     return Errors(float(total.max()), float(_rms(total)), float(eager_total.max()), float(_rms(eager_total)))
 
@@ -162,6 +169,22 @@ def _check(
                 f"{float(allowed[row]):.3g} (eager {float(plain[row]):.3g}, floor {float(floor[row]):.3g})"
                 + _at(worst, *values, actual.shape)
             )
+
+
+def _check_bias(got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> None:
+    used = truth != 0
+    count = int(used.sum())
+    if count < BIAS_COUNT:
+        return
+    true, step = truth[used], ulp(truth[used].abs(), dtype)
+    # clamped, so that elements that are small by cancellation do not outweigh the others
+    found, plain = (((t[used] - true) * true.sign() / step).clamp(-1, 1).mean().item() for t in (got, eager))
+    allowed = max(FACTOR * abs(plain), BIAS + 1 / math.sqrt(count))
+    if abs(found) > allowed:
+        raise ContractViolation(
+            f"is biased: the mean error away from zero is {found:.2f} ulp (eager {plain:.2f}, allowed {allowed:.2f}); "
+            f"is it truncated to {dtype} instead of rounded?"
+        )
 
 
 def _floor(size: torch.Tensor, dtype: torch.dtype, reduction: int | None) -> torch.Tensor:
