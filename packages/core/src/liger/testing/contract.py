@@ -1,8 +1,9 @@
 """The numerical contract: a kernel may be at most twice as far from the truth as the eager reference of the same dtype.
 
 Truth is the reference in float64. Compared are the largest and the RMS error, over the whole tensor and per row (the
-last dimension), of each output and each gradient. Floor: one ulp at the largest truth magnitude of the row, or of the
-tensor; a reduction over R terms adds sqrt(R) ulp of the accumulation dtype. There is no other tolerance anywhere.
+last dimension), of each output and each gradient. Floor, at the largest truth magnitude of the row, or of the tensor:
+one ulp of the result's dtype plus sqrt(R) ulp of the accumulation dtype (float32, or float64 for itself), where R is the
+number of terms that are summed, 1 if there is no sum. There is no other tolerance anywhere.
 
 Truncating a 16-bit result instead of rounding it doubles the RMS error at most, and so would pass. It is found by its
 bias: the mean error away from zero, in ulp of each element, which is 0 for rounding and -0.5 for truncation.
@@ -59,7 +60,7 @@ def assert_contract(
         reference: the definition in plain torch, same arguments; with float64 inputs it must compute in float64.
         inputs: tensors and None. Those with ``requires_grad`` get their gradient checked, for one random output gradient.
         options: keyword arguments of both.
-        reduction: number of terms summed into one element, where there is a sum.
+        reduction: R, the number of terms summed into one element; None if there is no sum.
 
     Returns:
         The measured errors by name, ``"output"``, ``"gradient of weight"``, for reports.
@@ -188,11 +189,8 @@ def _check_bias(got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor, dty
 
 
 def _floor(size: torch.Tensor, dtype: torch.dtype, reduction: int | None) -> torch.Tensor:
-    floor = ulp(size, dtype)
-    if reduction is not None:
-        accumulation = torch.float64 if dtype == torch.float64 else torch.float32
-        floor = floor + math.sqrt(reduction) * ulp(size, accumulation)
-    return floor
+    accumulation = torch.float64 if dtype == torch.float64 else torch.float32
+    return ulp(size, dtype) + math.sqrt(reduction or 1) * ulp(size, accumulation)
 
 
 def ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
