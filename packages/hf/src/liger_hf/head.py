@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
 from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own
 from torch import Tensor, nn
 
-from liger_hf import output, transform
+from liger_hf import output, stub, transform
 from liger_hf.layers import readable
 
 logger = logging.getLogger("liger")
@@ -242,10 +243,13 @@ def _agree(model: Any, path: str | None, found: float | None) -> None:
         raise PatchRefused(f"{path} is {declared}, but its forward applies a soft cap of {found}")
 
 
-def probe_model(model: Any, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Token ids and labels (2, 6) for the whole model."""
-    ids = torch.randint(model.get_output_embeddings().out_features, (2, 6), generator=generator)
-    ids = ids.to(model.get_output_embeddings().weight.device)
-    return (), {"input_ids": ids, "labels": ids, "use_cache": False}
+def probe_head(model: Any, generator: torch.Generator) -> Probe:
+    """Head and loss on hidden states (2, 6, H) as if from the backbone."""
+    head = model.get_output_embeddings()
+    hidden = torch.randn(2, 6, head.in_features, generator=generator).to(head.weight.device, head.weight.dtype)
+    labels = torch.randint(head.out_features, (2, 6), generator=generator).to(head.weight.device)
 
+    def run(m: Any, hidden: Tensor, labels: Tensor) -> Tensor:
+        return stub.run(m, hidden, patched=True, labels=labels).loss  # type: ignore[no-any-return]
 
+    return Probe(run, (hidden.requires_grad_(), labels), uses=(stub.children(model)[1],))
