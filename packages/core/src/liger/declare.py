@@ -1,0 +1,197 @@
+"""The declarations plugins return: plain frozen data, no torch. ``"package.module:attribute"`` strings load on first use."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from liger.errors import PluginError
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+def load(target: str) -> Any:
+    """Import what ``"package.module:attribute"`` names.
+
+    Raises:
+        PluginError: the string is malformed or the attribute does not exist. An ImportError of the module passes through.
+    """
+    module, _, attribute = target.partition(":")
+    if not module or not attribute:
+        raise PluginError(f"expected 'package.module:attribute', got {target!r}")
+    found = importlib.import_module(module)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise PluginError(f"{target!r}: {found!r} has no attribute {part!r}")
+        found = getattr(found, part)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A keyword argument of an op: its default, and other values worth testing."""
+
+    default: Any
+    values: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """A piece of maths with a name.
+
+    Attributes:
+        name: noun phrase in snake case, never a model's name: ``"rms_norm"``.
+        public: the function users and adapters call; it checks its arguments and dispatches.
+        reference: the definition in plain torch. It is also the op's kernel of rank 0.
+        options: every keyword argument except ``kernel``. Others are refused wherever options are given.
+        inputs: ``f(device, dtype, **sizes) -> (tensors, options)`` used by ``liger.testing`` to make cases.
+        sizes: named dimensions with the values cases are made from.
+        reduction: terms summed into one output element, as a name in ``sizes``; loosens the contract by its root.
+        module: the ``torch.nn.Module`` offered as ``liger.nn.<class name>``, if any.
+    """
+
+    name: str
+    public: str
+    reference: str
+    options: Mapping[str, Option] = field(default_factory=lambda: EMPTY)
+    inputs: str | None = None
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: EMPTY)
+    reduction: str | None = None
+    module: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a kernel is asked to do, without the tensors."""
+
+    op: str
+    device: str
+    capability: tuple[int, int] | None = None
+    dtypes: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    options: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    by_hand: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a kernel can do: an allow-list. An empty field allows everything.
+
+    Attributes:
+        devices: device types, e.g. ``("cuda", "xpu")``.
+        dtypes: names of the floating dtypes its tensors may have, e.g. ``("float32", "bfloat16")``.
+        min_capability: lowest CUDA compute capability.
+        max_size: largest value of each named dimension.
+        options: for an option, the values it serves; options not named are all served.
+        interpreter: a Triton kernel. Chosen by hand it also takes meta tensors (they launch nothing) and,
+            under ``TRITON_INTERPRET=1``, CPU tensors.
+    """
+
+    devices: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    min_capability: tuple[int, int] | None = None
+    max_size: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: EMPTY)
+    interpreter: bool = False
+
+    def reasons(self, call: Call) -> list[str]:
+        """Return why ``call`` cannot be served, each with both values; an empty list means it can."""
+        return [*self.static_reasons(call), *self.limit_reasons(call.sizes, call.options)]
+
+    def static_reasons(self, call: Call) -> list[str]:
+        """The part of ``reasons`` that depends on device and dtypes alone, and so is decided once."""
+        out = []
+        if self.devices and call.device not in self.devices and not self._by_hand(call):
+            out.append(f"device={call.device} (supported: {', '.join(self.devices)})")
+        wrong = sorted({d for d in call.dtypes if self.dtypes and d not in self.dtypes})
+        if wrong:
+            out.append(f"dtype={', '.join(wrong)} (supported: {', '.join(self.dtypes)})")
+        if self.min_capability and call.capability and call.capability < self.min_capability:
+            out.append(f"compute capability {call.capability} is below {self.min_capability}")
+        return out
+
+    def limit_reasons(self, sizes: Mapping[str, int], options: Mapping[str, Any]) -> list[str]:
+        """The part of ``reasons`` that depends on sizes and options, checked on each call."""
+        out = []
+        for name, limit in self.max_size.items():
+            if name in sizes and sizes[name] > limit:
+                out.append(f"{name}={sizes[name]} exceeds {limit}")
+        for name, values in self.options.items():
+            if name in options and options[name] not in values:
+                out.append(f"{name}={options[name]!r} (supported: {', '.join(map(repr, values))})")
+        return out
+
+    def _by_hand(self, call: Call) -> bool:
+        if not (self.interpreter and call.by_hand):
+            return False
+        return call.device == "meta" or (call.device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One implementation of an op.
+
+    Attributes:
+        op, name: ``rms_norm/triton``.
+        fn: takes the reference's arguments, all options by keyword, and returns what it returns.
+        rank: among the kernels able to serve a call the highest rank wins; equal ranks are an error.
+            0 is the reference, 10 a tuned kernel. A faster one from elsewhere takes a higher number.
+        needs: what it can serve.
+        bytes: ``f(tensors, options) -> int``, the bytes it must move, for benchmarks.
+        flops: the same for floating-point operations.
+    """
+
+    op: str
+    name: str
+    fn: str
+    rank: int
+    needs: Needs = field(default_factory=Needs)
+    bytes: str | None = None
+    flops: str | None = None
+
+    @property
+    def id(self) -> str:
+        """``op/name``, e.g. ``rms_norm/triton``."""
+        return f"{self.op}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How a kind of module meets an op.
+
+    Attributes:
+        id: unique name, e.g. ``"rms_norm"``; it is part of the pickle of a patched module.
+        op: name of the op.
+        adapter: the class mixed into the module's class, a subclass of ``liger.swap.Swap``.
+        options: constants the adapter reads (attribute names, cast order, activation).
+        match: ``f(module, options) -> str | None``: why this module does not fit, or None if it does.
+    """
+
+    id: str
+    op: str
+    adapter: str
+    options: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    match: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPatch:
+    """What a model plugin declares for one ``config.model_type``.
+
+    Attributes:
+        model_type: as in ``config.model_type``.
+        module: the upstream module that defines the classes.
+        fits: upstream class name -> fit.
+        head: the fit of the causal-LM class, or None.
+        mini: ``f() -> config`` of a model small enough to train in seconds on a CPU.
+    """
+
+    model_type: str
+    module: str
+    fits: Mapping[str, Fit]
+    head: Fit | None
+    mini: str

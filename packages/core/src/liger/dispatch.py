@@ -1,0 +1,253 @@
+"""From an op and its arguments to the kernel that serves the call. Imported by op files only, so torch is loaded here.
+
+Three states stay apart: *available* (its module imports), *enabled* (``LIGER_DISABLE_KERNELS``) and *accepts this call*
+(its ``needs``). Device, dtypes and preference decide once per combination; sizes and options are compared on each call
+in plain Python, which dynamo traces without a graph break.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from liger.context import CONTEXT
+from liger.declare import Call, Kernel, load
+from liger.errors import KernelUnavailable
+from liger.registry import disabled_kernels, registry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A kernel that serves this device and these dtypes; ``limits`` are what is left to compare on each call."""
+
+    name: str
+    fn: Callable[..., Any]
+    max_size: tuple[tuple[str, int], ...]
+    options: tuple[tuple[str, tuple[Any, ...]], ...]
+
+    def accepts(self, sizes: Mapping[str, int], options: Mapping[str, Any]) -> bool:
+        """Whether sizes and options lie inside the kernel's limits."""
+        for name, limit in self.max_size:
+            if sizes[name] > limit:
+                return False
+        for name, values in self.options:
+            if options[name] not in values:
+                return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An entry of the process log: which kernel serves an op for one device and dtype, and why not the others."""
+
+    op: str
+    device: str
+    dtypes: tuple[str, ...]
+    prefer: str | None
+    chosen: str
+    rejected: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class _Log:
+    """Decisions of this process in order, each once, and the observers that ``liger.testing.count_ops`` adds."""
+
+    def __init__(self) -> None:
+        self.decisions: dict[Decision, None] = {}
+        self.observers: list[Callable[[str, str], None]] = []
+
+
+class _Table:
+    """One attribute per kernel. Dynamo can guard on an attribute of a global, but not on a function held in a constant."""
+
+
+LOG = _Log()
+TABLE = _Table()
+_cache: dict[tuple[Any, ...], tuple[str, ...]] = {}
+_lock = threading.Lock()
+
+
+def public(op: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function an op's public function: options and kernels chosen by ``with`` reach it as arguments."""
+
+    def decorate(fn: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(fn)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if op in CONTEXT.options:
+                kwargs = {**CONTEXT.options[op], **kwargs}  # type: ignore[assignment]
+            return fn(*args, **kwargs)
+
+        call.__liger_op__ = op  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def bind(op: str, kernel: str | None, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """The public function of ``op`` with the kernel and options that ``autopatch`` was given.
+
+    An argument of the call wins over a ``with`` block, a ``with`` block over what is bound here.
+    """
+    fn = load(registry().op(op).public)
+    defaults = dict(options)
+    if kernel is None and not defaults:
+        return fn  # type: ignore[no-any-return]
+
+    def bound(*args: Any, **kwargs: Any) -> Any:
+        if defaults:
+            kwargs = {**defaults, **CONTEXT.options.get(op, {}), **kwargs}
+        if op not in CONTEXT.prefer and "*" not in CONTEXT.prefer:
+            kwargs.setdefault("kernel", kernel)
+        return fn(*args, **kwargs)
+
+    return bound
+
+
+def run(
+    op: str,
+    tensors: Sequence[torch.Tensor | None],
+    options: Mapping[str, Any],
+    *,
+    sizes: Mapping[str, int],
+    kernel: str | None = None,
+) -> Any:
+    """Call the best kernel of ``op``: ``fn(*tensors, **options)``.
+
+    Args:
+        tensors: the tensor arguments in the reference's order; the first gives the device.
+        options: every option of the op, by name.
+        sizes: the named dimensions that kernels may limit.
+        kernel: a kernel's name, to choose by hand; otherwise the ``with`` block's choice, then the rank decides.
+
+    Raises:
+        KernelUnavailable: the kernel chosen by hand cannot serve the call, or none can.
+    """
+    by_hand = kernel or CONTEXT.prefer.get(op)
+    anywhere = None if by_hand else CONTEXT.prefer.get("*")
+    dtypes = tuple([t.dtype for t in tensors if t is not None and t.dtype.is_floating_point])
+    for entry in candidates(op, tensors[0].device, dtypes, by_hand, anywhere):  # type: ignore[union-attr]
+        candidate: Candidate = getattr(TABLE, entry)
+        if candidate.accepts(sizes, options):
+            if LOG.observers:
+                _observe(op, candidate.name)
+            return candidate.fn(*tensors, **options)
+    raise KernelUnavailable(_explain(op, tensors, options, sizes, by_hand))
+
+
+@torch.compiler.assume_constant_result
+def candidates(
+    op: str, device: torch.device, dtypes: tuple[torch.dtype, ...], by_hand: str | None, anywhere: str | None
+) -> tuple[str, ...]:
+    """The entries of ``TABLE`` able to serve this device and these dtypes, best first; decided once per combination."""
+    key = (op, device, dtypes, by_hand, anywhere)
+    found = _cache.get(key)
+    if found is None:
+        with _lock:
+            found = _cache[key] = _decide(op, device, dtypes, by_hand, anywhere)
+    return found
+
+
+def reset() -> None:
+    """Forget every decision (tests; after ``LIGER_DISABLE_KERNELS`` or the registry changed)."""
+    _cache.clear()
+    LOG.decisions.clear()
+
+
+def capability(device: torch.device) -> tuple[int, int] | None:
+    """CUDA compute capability of ``device``; None for other device types."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+
+
+def make_call(
+    op: str,
+    device: torch.device,
+    dtypes: Sequence[torch.dtype],
+    by_hand: str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Call:
+    """Describe a call to ``Needs``."""
+    return Call(
+        op=op,
+        device=device.type,
+        capability=capability(device),
+        dtypes=tuple(str(d).removeprefix("torch.") for d in dtypes),
+        sizes=sizes or {},
+        options=options or {},
+        by_hand=by_hand is not None,
+    )
+
+
+def reasons(kernel: Kernel, call: Call, prefer: str | None = None) -> list[str]:
+    """Why ``kernel`` does not serve ``call``: its needs, a disabled name, a module that does not import, a preference."""
+    out = list(kernel.needs.reasons(call))
+    if disabled_kernels() & {kernel.name, kernel.id}:
+        out.append("disabled by LIGER_DISABLE_KERNELS")
+    if prefer is not None and kernel.name != prefer:
+        out.append(f"prefer={prefer!r}")
+    if not out:
+        try:
+            load(kernel.fn)
+        except ImportError as error:
+            out.append(f"its module does not import: {error}")
+    return out
+
+
+def _decide(
+    op: str, device: torch.device, dtypes: tuple[torch.dtype, ...], by_hand: str | None, anywhere: str | None
+) -> tuple[str, ...]:
+    call = make_call(op, device, dtypes, by_hand or anywhere)
+    kernels = registry().kernels(registry().op(op).name)
+    if anywhere is not None and all(k.name != anywhere for k in kernels):
+        anywhere = None  # "*" counts for the ops that have such a kernel
+        call = make_call(op, device, dtypes)
+    prefer = by_hand or anywhere
+    able, rejected = [], []
+    for kernel in kernels:
+        why = reasons(kernel, call, prefer)
+        if why:
+            rejected.append((kernel.name, tuple(why)))
+        else:
+            able.append(kernel)
+    for first, second in zip(able, able[1:], strict=False):
+        if first.rank == second.rank:
+            owners = " and ".join(f"{k.id} of {registry().owner('kernel', k.id)}" for k in (first, second))
+            raise KernelUnavailable(f"{owners} have equal rank {first.rank} for {_where(call)}; choose one with prefer=")
+    if able:
+        LOG.decisions[Decision(op, call.device, call.dtypes, prefer, able[0].name, tuple(rejected))] = None
+    return tuple(_enter(k) for k in able)
+
+
+def _enter(kernel: Kernel) -> str:
+    needs = kernel.needs
+    entry = f"{kernel.op}__{kernel.name}"
+    limits = tuple(needs.max_size.items()), tuple(needs.options.items())
+    setattr(TABLE, entry, Candidate(kernel.name, load(kernel.fn), *limits))
+    return entry
+
+
+def _observe(op: str, kernel: str) -> None:
+    for observer in LOG.observers:
+        observer(op, kernel)
+
+
+def _where(call: Call) -> str:
+    return f"device={call.device}, dtypes=({', '.join(call.dtypes)})"
+
+
+def _explain(
+    op: str, tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any], sizes: Mapping[str, int], prefer: str | None
+) -> str:
+    dtypes = [t.dtype for t in tensors if t is not None and t.dtype.is_floating_point]
+    call = make_call(op, tensors[0].device, dtypes, prefer, sizes, options)  # type: ignore[union-attr]
+    rows = [f"  {k.id}: {'; '.join(reasons(k, call, prefer))}" for k in registry().kernels(op)]
+    asked = f"kernel {prefer!r} of {op} was asked for and" if prefer else f"no kernel of {op}"
+    cannot = "cannot serve" if prefer else "can serve"
+    return f"{asked} {cannot} {_where(call)}, sizes={dict(sizes)}:\n" + "\n".join(rows)

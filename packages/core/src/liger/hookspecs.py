@@ -1,0 +1,42 @@
+"""The hooks a plugin may implement. None is called in a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from typer import Typer
+
+    from liger.declare import Fit, Kernel, ModelPatch, Op
+
+hookspec = pluggy.HookspecMarker("liger")
+hookimpl = pluggy.HookimplMarker("liger")
+
+
+@hookspec
+def liger_register_ops() -> Sequence[Op | Kernel]:  # type: ignore[empty-body]
+    """Return the ops and kernels this package provides: data only, import no torch or triton."""
+
+
+@hookspec
+def liger_register_models() -> Sequence[ModelPatch]:  # type: ignore[empty-body]
+    """Return the model patches this package provides: data only, import no torch or transformers."""
+
+
+@hookspec
+def liger_register_fits() -> Sequence[Fit]:  # type: ignore[empty-body]
+    """Return shared fits, which the recogniser tries on model types that nobody declared."""
+
+
+@hookspec
+def liger_unwrap_module(module: Module) -> Sequence[Module] | None:
+    """Return the modules that a wrapper hides (PEFT, quantisers), or None if the wrapper is not yours."""
+
+
+@hookspec
+def liger_register_commands(app: Typer) -> None:
+    """Add commands to the ``liger`` command line."""

@@ -1,0 +1,111 @@
+"""What every Triton kernel package needs around a launch. Imports torch, never triton."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+_INT32_MAX = 2**31 - 1
+_compiled: dict[tuple[Any, ...], Any] = {}
+
+
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    tensors: Sequence[torch.Tensor | None],
+    numbers: Sequence[int | float] = (),
+    /,
+    *,
+    num_warps: int,
+    num_stages: int = 1,
+    **constants: Any,
+) -> None:
+    """Launch a ``@triton.jit`` kernel whose parameters are tensors, then numbers, then constexprs, in this order.
+
+    Numbers must be listed in ``do_not_specialize``; anything the code should be specialised on is a constexpr. On CUDA
+    the compiled kernel is called directly, which costs a third of ``kernel[grid](...)``; elsewhere (interpreter, meta
+    tensors in the compile gate, other devices) and while a profiler has launch hooks the ordinary path is taken.
+    The kernel runs on the device of the first tensor and on its current stream. A grid with a 0 launches nothing.
+    """
+    if 0 in grid:
+        return
+    first = tensors[0]
+    assert first is not None  # our own bug: a kernel without a tensor
+    meta = {"num_warps": num_warps, "num_stages": num_stages}
+    if first.device.type != "cuda":
+        kernel[grid](*tensors, *numbers, **constants, **meta)
+        return
+    index = first.device.index
+    # triton specialises each pointer on 16-byte alignment, so each one's alignment is part of the key
+    pointers = [0 if t is None else t.data_ptr() for t in tensors]
+    key = (
+        kernel,
+        index,
+        tuple([p & 15 == 0 for p in pointers]),
+        num_warps,
+        num_stages,
+        tuple([None if t is None else t.dtype for t in tensors]),
+        tuple([type(n) is int and n > _INT32_MAX for n in numbers]),
+        tuple(constants.values()),
+    )
+    compiled = _compiled.get(key)
+    previous = torch._C._cuda_exchangeDevice(index)  # type: ignore[attr-defined]
+    try:
+        if compiled is None or _has_hooks():
+            _compiled[key] = kernel[grid](*tensors, *numbers, **constants, **meta)
+            return
+        x, y, z = (*grid, 1, 1)[:3]
+        stream = torch._C._cuda_getCurrentRawStream(index)  # type: ignore[attr-defined]
+        compiled.run(
+            x, y, z, stream, compiled.function, compiled.packed_metadata, None, None, None,
+            *pointers, *numbers, *constants.values(),
+        )  # fmt: skip
+    finally:
+        torch._C._cuda_maybeExchangeDevice(previous)  # type: ignore[attr-defined]
+
+
+def _has_hooks() -> bool:
+    runtime = sys.modules["triton"].knobs.runtime
+    return bool(runtime.launch_enter_hook or runtime.launch_exit_hook)
+
+
+@functools.cache
+def processors(device: torch.device) -> int:
+    """Number of multiprocessors, for persistent grids; 132 (an H100 or H200) where nothing can be asked."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).multi_processor_count
+    return 132
+
+
+_library = torch.library.Library("liger", "FRAGMENT")
+
+
+def private_op(name: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let ``torch.compile`` see a launching function as one opaque op; in eager the function is called directly.
+
+    The op is private (leading underscore): gradients belong to the ``autograd.Function`` around it. The decorated
+    function must not change its arguments, must return fresh tensors and annotate its parameters for torch.library.
+
+    Args:
+        name: op name; it is registered as ``liger::_<name>``.
+        fake: same signature, returns empty outputs of the right shape, dtype and device.
+    """
+
+    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+        schema = torch.library.infer_schema(fn, mutates_args=())
+        _library.define(f"_{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
+        _library.impl(f"_{name}", fn, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"liger::_{name}", fake, lib=_library)
+        op = getattr(torch.ops.liger, f"_{name}").default
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return op(*args, **kwargs) if torch.compiler.is_compiling() else fn(*args, **kwargs)
+
+        return call
+
+    return decorate

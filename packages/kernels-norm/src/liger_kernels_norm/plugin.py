@@ -1,0 +1,41 @@
+"""What this package registers. Data only: importing it loads no torch and no triton."""
+
+from collections.abc import Sequence
+
+import liger
+from liger import Kernel, Needs, Op, Option
+
+RMS_NORM = Op(
+    name="rms_norm",
+    public="liger_kernels_norm.rms_norm:rms_norm",
+    reference="liger_kernels_norm.rms_norm:rms_norm_reference",
+    options={
+        "eps": Option(default=1e-6, values=(1e-5, 0.1)),
+        "cast": Option(default="llama", values=("fp32-weight", "gemma", "none")),
+        "offset": Option(default=0.0, values=(1.0,)),
+    },
+    inputs="liger_kernels_norm.rms_norm:rms_norm_inputs",
+    sizes={"R": (1, 3, 7), "H": (1, 96, 511, 1000, 4097)},
+    reduction="H",
+    module="liger_kernels_norm.modules:RMSNorm",
+)
+
+RMS_NORM_TRITON = Kernel(
+    op="rms_norm",
+    name="triton",
+    fn="liger_kernels_norm._rms_norm_triton:rms_norm_triton",
+    rank=10,
+    needs=Needs(
+        devices=("cuda", "xpu"),
+        dtypes=("float32", "float16", "bfloat16"),
+        max_size={"H": 65536},  # one program holds a row in registers
+        interpreter=True,
+    ),
+    bytes="liger_kernels_norm.rms_norm:rms_norm_bytes",
+)
+
+
+@liger.hookimpl
+def liger_register_ops() -> Sequence[Op | Kernel]:
+    """Register the norms."""
+    return [RMS_NORM, RMS_NORM_TRITON]
