@@ -16,8 +16,12 @@ from liger.demo.spec import SIDES, Outcome, Side, Spec
 if TYPE_CHECKING:
     from rich.console import Console
 
-# One line of the worker's log is one event; transformers' own bars and warnings go to the log.
-ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "PYTHONUNBUFFERED": "1"}
+ENV = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    # glibc keeps freed blocks below a moving threshold; with a fixed one resident memory is memory in use
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+}
 
 
 class WorkerFailed(RuntimeError):

@@ -97,8 +97,8 @@ def memory(spec: Spec, sides: Mapping[Side, Outcome], found: Mapping[str, Any]) 
         saved = before - after if before is not None and after is not None else None
         table.add_row(name, *map(mib, (before, after, saved, expected)))
     table.caption = (
-        f"At most: 3 fp32 tensors of {spec.memory_tokens} tokens x {unpatched.vocabulary} words, which the unfused loss "
-        "holds at its peak.\nIn (a) gradients and optimiser state are most of the peak. "
+        f"At most: 3 fp32 tensors of {spec.memory_tokens} tokens x {unpatched.vocabulary} words, which the unfused "
+        "loss holds at its peak.\nIn (a) gradients and optimiser state are most of the peak. "
         f"Measured as: {patched.memory_how}."
     )
     table.caption_justify = "left"

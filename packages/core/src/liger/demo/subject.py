@@ -87,7 +87,5 @@ def only_the_head(model: Any) -> Iterator[Any]:
 def checkpointing(model: Any, on: bool) -> None:
     """Turn gradient checkpointing on or off; transformers gave the methods new names in 5.24."""
     verb = "enable" if on else "disable"
-    method = getattr(model, f"activation_checkpointing_{verb}", None) or getattr(
-        model, f"gradient_checkpointing_{verb}"
-    )
-    method()
+    names = (f"activation_checkpointing_{verb}", f"gradient_checkpointing_{verb}")
+    next(getattr(model, name) for name in names if hasattr(model, name))()

@@ -17,6 +17,8 @@ from liger.demo.memory import peak
 from liger.demo.spec import Outcome, Spec
 from liger.demo.subject import load, only_the_head, window
 
+WARM_UP = 8  # tokens
+
 
 def run(spec: Spec) -> Outcome:
     """Load, patch if this is the patched side, then the memory run and the full fine-tune."""
@@ -58,13 +60,15 @@ def run(spec: Spec) -> Outcome:
 def memory_run(spec: Spec, model: Any, ids: Any, done: Any) -> tuple[list[float], int | None, str]:
     """Train the head alone on long stretches: losses, peak in bytes, how it was measured.
 
-    SGD keeps no state, so what is measured is the step: activations, logits, gradients.
+    SGD keeps no state, so what is measured is the step: activations, logits, gradients. A step over a few tokens comes
+    first, for libraries that a first step loads are no part of it.
     """
     import torch
 
     losses = []
     with only_the_head(model) as weight:
         optimiser = torch.optim.SGD([weight], lr=spec.learning_rate)
+        step(model, torch.optim.SGD([weight], lr=0.0), window(ids, 0, WARM_UP))
         with peak(str(weight.device)) as meter:
             for index in range(spec.memory_steps):
                 losses.append(step(model, optimiser, window(ids, index, spec.memory_tokens)))
