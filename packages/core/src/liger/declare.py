@@ -48,8 +48,10 @@ class Op:
         public: the function users and adapters call; it checks its arguments and dispatches.
         reference: the definition in plain torch. It is also the op's kernel of rank 0.
         options: every keyword argument except ``kernel``. Others are refused wherever options are given.
-        inputs: ``f(device, dtype, **sizes) -> (tensors, options)`` used by ``liger.testing`` to make cases.
-        sizes: named dimensions with the values cases are made from.
+        inputs: ``f(device, dtype, *, generator, **sizes) -> (tensors, options)`` used by ``liger.testing`` to make
+            cases. Gradients are checked of the tensors that require one, or of all floating ones if none does.
+        sizes: named dimensions with the values cases are made from. The first counts rows: it is also tried at 1 and 0.
+        variants: further kinds of input, each tested once per dtype by ``inputs(..., variant=name)``: ``"fp32 weight"``.
         reduction: terms summed into one output element, as a name in ``sizes``; loosens the contract by its root.
         module: the ``torch.nn.Module`` offered as ``liger.nn.<class name>``, if any.
     """
@@ -60,6 +62,7 @@ class Op:
     options: Mapping[str, Option] = field(default_factory=lambda: EMPTY)
     inputs: str | None = None
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: EMPTY)
+    variants: tuple[str, ...] = ()
     reduction: str | None = None
     module: str | None = None
 
@@ -166,9 +169,13 @@ class Fit:
     Attributes:
         id: unique name, e.g. ``"rms_norm"``; it is part of the pickle of a patched module.
         op: name of the op.
-        adapter: the class mixed into the module's class, a subclass of ``liger.swap.Swap``.
-        options: constants the adapter reads (attribute names, cast order, activation).
+        adapter: ``f(original_class, op, **options) -> class attributes``; mostly ``@liger.swap.forward`` over
+            ``f(op, module, *upstream_args, **options)``.
+        options: constants the adapter reads (attribute names, cast order, activation). Hashable values.
         match: ``f(module, options) -> str | None``: why this module does not fit, or None if it does.
+        parts: ``f(module, options) -> list[liger.swap.Part]`` for a fit that spans several modules; it may raise
+            PatchRefused with the reason.
+        probe: ``f(module, generator) -> (args, kwargs)``: inputs of the module's forward, for ``verify=True``.
     """
 
     id: str
@@ -176,6 +183,8 @@ class Fit:
     adapter: str
     options: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     match: str | None = None
+    parts: str | None = None
+    probe: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

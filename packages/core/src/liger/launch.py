@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-_INT32_MAX = 2**31 - 1
+_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
@@ -49,7 +49,7 @@ def launch(
         num_warps,
         num_stages,
         tuple([None if t is None else t.dtype for t in tensors]),
-        tuple([type(n) is int and n > _INT32_MAX for n in numbers]),
+        tuple([_INT32_MIN <= n <= _INT32_MAX if type(n) is int else None for n in numbers]),
         tuple(constants.values()),
     )
     compiled = _compiled.get(key)
@@ -69,8 +69,10 @@ def launch(
 
 
 def _has_hooks() -> bool:
+    # each is None, a function, or (triton 3.5 and later) a HookChain, which is true even when nobody hooked in
     runtime = sys.modules["triton"].knobs.runtime
-    return bool(runtime.launch_enter_hook or runtime.launch_exit_hook)
+    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+    return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
 @functools.cache

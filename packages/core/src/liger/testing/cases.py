@@ -1,0 +1,195 @@
+"""From the declarations of an op and a kernel to the cases its tests run."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from liger.declare import EMPTY, Kernel, Op, load
+from liger.errors import PluginError
+from liger.registry import registry
+
+if TYPE_CHECKING:
+    import torch
+    from _pytest.mark import ParameterSet
+
+DTYPES = ("float32", "bfloat16")  # of kernels that name none
+LAYOUTS = ("strided rows", "transposed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One set of inputs for a kernel.
+
+    Attributes:
+        kernel: the kernel under test.
+        dtype: name of the inputs' floating dtype.
+        sizes: the op's named dimensions.
+        options: options that are not at their default.
+        variant: one of the op's ``variants``, or "".
+        layout: "" for inputs as the op makes them, otherwise one of ``LAYOUTS``, with equal values.
+    """
+
+    kernel: Kernel
+    dtype: str
+    sizes: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    options: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    variant: str = ""
+    layout: str = ""
+
+    @property
+    def op(self) -> Op:
+        """The kernel's op."""
+        return registry().op(self.kernel.op)
+
+    @property
+    def id(self) -> str:
+        """Readable and unique among an op's cases: ``bfloat16-R3-H511-cast=gemma``."""
+        sizes = [f"{name}{value}" for name, value in self.sizes.items()]
+        options = [f"{name}={value}" for name, value in self.options.items()]
+        extra = [word.replace(" ", "_") for word in (self.variant, self.layout) if word]
+        return "-".join([self.dtype, *sizes, *options, *extra])
+
+    def replace(self, **changes: Any) -> Case:
+        """A copy with other values."""
+        return dataclasses.replace(self, **changes)
+
+    def make(self, device: str = "cpu") -> tuple[list[torch.Tensor | None], dict[str, Any]]:
+        """Make the tensors, those to differentiate with ``requires_grad``, and all options of the call."""
+        import torch
+
+        op = self.op
+        if op.inputs is None:
+            raise PluginError(f"op {op.name!r} declares no inputs, so no cases can be made")
+        generator = torch.Generator().manual_seed(zlib.crc32(self.id.encode()))
+        extra = {"variant": self.variant} if self.variant else {}
+        tensors, made = load(op.inputs)(
+            device, getattr(torch, self.dtype), generator=generator, **self.sizes, **extra
+        )
+        differentiable = [t is not None and t.requires_grad for t in tensors]
+        if not any(differentiable):
+            differentiable = [t is not None and t.is_floating_point() for t in tensors]
+        out = [None if t is None else _lay_out(t.detach(), self.layout) for t in tensors]
+        for t, wanted in zip(out, differentiable, strict=True):
+            if t is not None:
+                t.requires_grad_(wanted)
+        return out, {**made, **self.options}
+
+    def public(self) -> Callable[..., Any]:
+        """The op's public function with the kernel chosen by hand."""
+        import functools
+
+        return functools.partial(load(self.op.public), kernel=self.kernel.name)
+
+    def check(self, device: str = "cpu") -> None:
+        """Hold the kernel to the contract on this case, with poisoned allocations and watched inputs."""
+        from liger.testing.contract import assert_contract
+        from liger.testing.memory import no_writes, poisoned
+
+        tensors, options = self.make(device)
+        op = self.op
+        reduction = self.sizes.get(op.reduction) if op.reduction else None
+        fn = self.public()
+        with no_writes(*tensors), poisoned():
+            assert_contract(fn, load(op.reference), tensors, options, reduction=reduction)
+
+
+def find(kernel: str | Kernel) -> Kernel:
+    """The declaration of ``"op/kernel"``.
+
+    Raises:
+        PluginError: there is none.
+    """
+    if isinstance(kernel, Kernel):
+        return kernel
+    op, _, name = kernel.partition("/")
+    for known in registry().kernels(registry().op(op).name):
+        if known.name == name:
+            return known
+    raise PluginError(f"no kernel {kernel!r}; {op} has {', '.join(k.id for k in registry().kernels(op))}")
+
+
+def cases(kernel: str | Kernel) -> list[ParameterSet]:
+    """Parameters for ``pytest.mark.parametrize("case", cases("rms_norm/triton"))``; call ``case.check(device)``.
+
+    They cover every value of every size and dtype, each option at each value other than its default, each variant,
+    inputs that are not contiguous, one row and no row; not their product.
+    """
+    import pytest
+
+    return [pytest.param(case, id=case.id) for case in make_cases(find(kernel))]
+
+
+def make_cases(kernel: Kernel) -> list[Case]:
+    """The cases of ``cases``, without pytest."""
+    unique = {case.id: case for case in _all(kernel)}
+    return list(unique.values())
+
+
+def typical(kernel: Kernel, dtype: str | None = None) -> Case:
+    """A case of middling sizes: for each dimension the middle of the op's values."""
+    sizes = registry().op(kernel.op).sizes
+    middle = {name: sorted(values)[len(values) // 2] for name, values in sizes.items()}
+    return Case(kernel=kernel, dtype=dtype or dtypes(kernel)[0], sizes=middle)
+
+
+def dtypes(kernel: Kernel) -> tuple[str, ...]:
+    """The dtypes a kernel is tested in."""
+    return kernel.needs.dtypes or DTYPES
+
+
+def option_values(kernel: Kernel) -> Iterator[tuple[str, Any]]:
+    """Each option with each of its declared values that the kernel serves."""
+    for name, option in registry().op(kernel.op).options.items():
+        served = kernel.needs.options.get(name)
+        for value in option.values:
+            if served is None or value in served:
+                yield name, value
+
+
+def _all(kernel: Kernel) -> Iterator[Case]:
+    op = registry().op(kernel.op)
+    rows = next(iter(op.sizes), None)
+    for dtype in dtypes(kernel):
+        for sizes in _sizes(op.sizes):
+            yield Case(kernel=kernel, dtype=dtype, sizes=sizes)
+        base = typical(kernel, dtype)
+        for variant in op.variants:
+            yield base.replace(variant=variant)
+        for layout in LAYOUTS:
+            yield base.replace(layout=layout)
+        if rows is not None:
+            for count in (1, 0):
+                yield base.replace(sizes={**base.sizes, rows: count})
+    for dtype in dict.fromkeys((dtypes(kernel)[0], dtypes(kernel)[-1])):
+        for name, value in option_values(kernel):
+            yield typical(kernel, dtype).replace(options={name: value})
+
+
+def _sizes(sizes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
+    """Every value of every dimension, shorter lists repeated, so that there are as many as the longest list."""
+    count = max((len(values) for values in sizes.values()), default=1)
+    cycles = [itertools.islice(itertools.cycle(values), count) for values in sizes.values()]
+    for combination in zip(*cycles, strict=True) if cycles else [()]:
+        yield dict(zip(sizes, combination, strict=True))
+
+
+def _lay_out(t: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same values in other memory: behind an unaligned start with gaps between rows, or with dimensions reversed."""
+    if not layout or t.dim() == 0:
+        return t
+    if layout == "transposed" and t.dim() > 1:
+        order = tuple(reversed(range(t.dim())))
+        return t.permute(order).contiguous().permute(order)
+    gap = float("nan") if t.is_floating_point() else 0
+    if t.dim() == 1:
+        wide = t.new_full((t.shape[0], 2), gap)
+        wide[:, 1] = t
+        return wide[:, 1]
+    wide = t.new_full((*t.shape[:-1], t.shape[-1] + 3), gap)
+    wide[..., 1:-2] = t
+    return wide[..., 1:-2]

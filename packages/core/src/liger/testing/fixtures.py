@@ -1,0 +1,76 @@
+"""Fixtures that ``liger.testing.pytest_plugin`` adds to packages with ``[tool.liger] test = true``."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import random
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+
+
+@functools.cache
+def find_device() -> str:
+    """``cuda`` if torch sees one, else ``cpu``."""
+    if importlib.util.find_spec("torch") is None:
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def session_seed() -> int:
+    """From LIGER_TEST_SEED, 0 by default. Every test draws from it and its own name, so order does not matter."""
+    return int(os.environ.get("LIGER_TEST_SEED", "0"))
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """The device tests run on."""
+    return find_device()
+
+
+@pytest.fixture(autouse=True)
+def seed(request: pytest.FixtureRequest) -> int:
+    """Seed Python's and torch's generators; the number depends on LIGER_TEST_SEED and the test alone."""
+    value = session_seed() + zlib.crc32(request.node.nodeid.encode())
+    random.seed(value)
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        torch.manual_seed(value)
+    return value
+
+
+@pytest.fixture
+def generator(seed: int) -> torch.Generator:
+    """A CPU generator with this test's seed."""
+    import torch
+
+    return torch.Generator().manual_seed(seed)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked ``gpu`` where there is none."""
+    if find_device() != "cuda":
+        skip = pytest.mark.skip(reason="needs a CUDA device")
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(skip)
+
+
+def pytest_sessionstart() -> None:
+    """Hypothesis: no deadline (interpreted kernels are slow), the same examples for the same LIGER_TEST_SEED."""
+    if importlib.util.find_spec("hypothesis") is None:
+        return
+    from hypothesis import settings
+
+    derandomize = "LIGER_TEST_SEED" not in os.environ
+    settings.register_profile("liger", deadline=None, max_examples=25, print_blob=True, derandomize=derandomize)
+    settings.load_profile("liger")

@@ -1,0 +1,129 @@
+"""Catch reads of uninitialised memory, writes outside an allocation and writes into the caller's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from liger.errors import ContractViolation
+
+GUARD = 1024  # bytes on either side; a multiple of every alignment kernels rely on
+PATTERN = 0xA5
+_EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+_FILLED = ("zeros", "zeros_like", "new_zeros", "full", "full_like", "new_full", "ones", "ones_like", "new_ones")
+
+
+class _Guarded(TorchDispatchMode):
+    """Puts every tensor that Python allocates between two guard bands, and NaN into those nobody initialised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffers: list[tuple[torch.Tensor, torch.Tensor, str]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.__name__.partition(".")[0] if func.namespace == "aten" else ""
+        if name not in _EMPTY + _FILLED or type(out) is not torch.Tensor or out.device.type == "meta":
+            return out
+        guarded = self._guard(out, name)
+        return _poison(guarded) if name in _EMPTY else guarded.copy_(out)
+
+    def _guard(self, like: torch.Tensor, name: str) -> torch.Tensor:
+        extent = sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True)) + 1 if like.numel() else 0
+        size = extent * like.element_size()
+        padded = -(-size // GUARD) * GUARD  # the band begins right behind the payload, rounding only enlarges it
+        buffer = torch.full((2 * GUARD + padded,), PATTERN, dtype=torch.uint8, device=like.device)
+        payload = torch.empty(0, dtype=like.dtype, device=like.device)
+        payload.set_(buffer.untyped_storage(), GUARD // like.element_size(), like.shape, like.stride())
+        self.buffers.append((buffer[:GUARD], buffer[GUARD + size :], f"{name} {like.dtype} {tuple(like.shape)}"))
+        return payload
+
+    def check(self) -> None:
+        """Raise ContractViolation if a guard band has changed."""
+        for before, after, what in self.buffers:
+            for band, side in ((before, "before the start"), (after, "past the end")):
+                changed = band != PATTERN
+                if bool(changed.any()):
+                    at = changed.nonzero().flatten()
+                    first, last = int(at[0]), int(at[-1])
+                    where = f"{first} to {last} bytes past the end" if side == "past the end" else f"{len(band) - first} bytes before the start"
+                    raise ContractViolation(f"written {where} of the allocation {what}")
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Inside the block, ``torch.empty`` and its relatives return NaN between guard bands.
+
+    A kernel that reads what it did not write gives NaN; one that writes outside its allocation changes a band, and
+    leaving the block raises. Backwards run inside the block are covered too. Integers are filled with 0xA5 bytes.
+
+    Raises:
+        ContractViolation: on leaving, naming the allocation and the distance.
+    """
+    mode = _Guarded()
+    with mode:
+        yield
+    mode.check()
+
+
+def _poison(t: torch.Tensor) -> torch.Tensor:
+    if t.dtype.is_floating_point or t.dtype.is_complex:
+        t.fill_(float("nan"))
+    return t  # integers keep the pattern
+
+
+@contextmanager
+def no_writes(*tensors: torch.Tensor | None) -> Iterator[None]:
+    """Raise if the memory behind ``tensors`` changes inside the block, also between the elements of a strided one.
+
+    Raises:
+        ContractViolation: on leaving, naming the position of the tensor and how many bytes changed.
+    """
+    views = [_bytes(t) if t is not None and t.device.type != "meta" else None for t in tensors]
+    before = [None if v is None else v.clone() for v in views]
+    yield
+    for position, (view, saved) in enumerate(zip(views, before, strict=True)):
+        if view is not None and saved is not None and not bool((view == saved).all()):
+            count = int((view != saved).sum())
+            t = tensors[position]
+            assert t is not None
+            raise ContractViolation(
+                f"tensor {position}, {t.dtype} {tuple(t.shape)}, was written: {count} bytes of its storage changed"
+            )
+
+
+def _bytes(t: torch.Tensor) -> torch.Tensor:
+    view = torch.empty(0, dtype=torch.uint8, device=t.device)
+    storage = t.untyped_storage()
+    return view.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+class _Allocated(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(t, torch.Tensor) and all(
+                not isinstance(a, torch.Tensor) or a.untyped_storage().data_ptr() != t.untyped_storage().data_ptr()
+                for a in args
+            ):
+                self.bytes += t.nbytes
+        return out
+
+
+def allocated(fn: Callable[[], Any]) -> int:
+    """Bytes of all tensors that torch operations make while ``fn`` runs, results and temporaries."""
+    with _Allocated() as mode:
+        fn()
+    return mode.bytes

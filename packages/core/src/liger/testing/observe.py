@@ -1,0 +1,120 @@
+"""Count what ran: ops, kernels, launches, host synchronisations."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from liger.dispatch import LOG
+from liger.errors import ContractViolation
+
+
+@contextmanager
+def count_ops() -> Iterator[Counter[tuple[str, str]]]:
+    """Count calls by (op, kernel) inside the block: ``{("rms_norm", "triton"): 3}``. Compiled calls count when traced."""
+    counts: Counter[tuple[str, str]] = Counter()
+
+    def observe(op: str, kernel: str) -> None:
+        counts[op, kernel] += 1
+
+    LOG.observers.append(observe)
+    try:
+        yield counts
+    finally:
+        LOG.observers.remove(observe)
+
+
+@contextmanager
+def launches() -> Iterator[Counter[str]]:
+    """Count launches of Triton kernels by function name inside the block, interpreted or on a GPU."""
+    counts: Counter[str] = Counter()
+    with _interpreted(counts) if os.environ.get("TRITON_INTERPRET") == "1" else _hooked(counts):
+        yield counts
+
+
+@contextmanager
+def _interpreted(counts: Counter[str]) -> Iterator[None]:
+    from triton.runtime.interpreter import InterpretedFunction
+
+    run = InterpretedFunction.run
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        counts[self.fn.__name__] += 1
+        return run(self, *args, **kwargs)
+
+    InterpretedFunction.run = counted
+    try:
+        yield
+    finally:
+        InterpretedFunction.run = run
+
+
+@contextmanager
+def _hooked(counts: Counter[str]) -> Iterator[None]:
+    import triton
+
+    def enter(metadata: Any) -> None:
+        counts[metadata.get()["name"]] += 1
+
+    chain = triton.knobs.runtime.launch_enter_hook
+    chain.add(enter)
+    try:
+        yield
+    finally:
+        chain.remove(enter)
+
+
+_SYNCHRONISING = frozenset(
+    (
+        "_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "_unique2", "unique_dim",
+        "unique_consecutive", "item", "bincount", "repeat_interleave",
+    )
+)  # fmt: skip
+
+
+class _Syncs(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__.partition(".")[0]
+        if func.namespace == "aten" and (name in _SYNCHRONISING or _copies_to_host(name, args, kwargs)):
+            raise ContractViolation(f"aten.{func.__name__} makes the host wait for the device")
+        return func(*args, **kwargs)
+
+
+def _copies_to_host(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    device = kwargs.get("device")
+    return (
+        name == "_to_copy"
+        and device is not None
+        and torch.device(device).type == "cpu"
+        and args[0].device.type not in ("cpu", "meta")
+    )
+
+
+@contextmanager
+def no_sync() -> Iterator[None]:
+    """Raise on anything inside the block that makes the host wait for the device: ``.item()``, ``nonzero``, copies to it.
+
+    Checked by the operations called, so a CPU run finds it too; on CUDA torch's own synchronisation check is on as well.
+
+    Raises:
+        ContractViolation: at the call, so that the traceback shows it.
+    """
+    cuda = torch.cuda.is_available()
+    mode = torch.cuda.get_sync_debug_mode() if cuda else 0
+    if cuda:
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        with _Syncs():
+            yield
+    finally:
+        if cuda:
+            torch.cuda.set_sync_debug_mode(mode)

@@ -1,0 +1,75 @@
+"""The pytest plugin of ``liger-core``. It does something only in packages whose pyproject says ``[tool.liger] test = true``.
+
+There it adds the fixtures of ``liger.testing.fixtures``, the marker ``gpu``, and, on a machine without a GPU, Triton's
+interpreter, which has to be switched on before triton is first imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+ACTIVE = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Switch on in packages that ask for it."""
+    paths = [Path(str(arg).partition("::")[0]) for arg in config.args]
+    starts = [config.invocation_params.dir / path for path in paths] or [config.rootpath]
+    config.stash[ACTIVE] = any(asks_for_liger(start) for start in starts)
+    if not config.stash[ACTIVE]:
+        return
+    config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped elsewhere")
+    _prepare_interpreter()
+    from liger.testing import fixtures
+
+    config.pluginmanager.register(fixtures, "liger-fixtures")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """One line: seed, device, interpreter."""
+    if not config.stash.get(ACTIVE, False):
+        return None
+    from liger.testing.fixtures import find_device, session_seed
+
+    interpreter = "on" if os.environ.get("TRITON_INTERPRET") == "1" else "off"
+    return f"liger: device {find_device()}, triton interpreter {interpreter}, LIGER_TEST_SEED={session_seed()}"
+
+
+def asks_for_liger(start: Path) -> bool:
+    """Whether the pyproject nearest to ``start`` says ``[tool.liger] test = true``."""
+    start = start.resolve()
+    for folder in (start, *start.parents):
+        pyproject = folder / "pyproject.toml"
+        if pyproject.is_file():
+            table = tomllib.loads(pyproject.read_text(encoding="utf-8"))
+            return bool(table.get("tool", {}).get("liger", {}).get("test", False))
+    return False
+
+
+def _prepare_interpreter() -> None:
+    from liger.testing.fixtures import find_device
+
+    if "TRITON_INTERPRET" not in os.environ and find_device() == "cpu":
+        if "triton" in sys.modules:
+            raise pytest.UsageError(
+                "Triton kernels can only be tested on a CPU in triton's interpreter, which must be on before triton is "
+                "imported, and something imported it already. Run pytest with TRITON_INTERPRET=1 in the environment."
+            )
+        os.environ["TRITON_INTERPRET"] = "1"
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        try:
+            import triton  # noqa: F401
+        except ImportError:
+            return  # packages without kernels, and systems without triton
+        from liger.testing.interpreter import fix
+
+        fix()

@@ -1,0 +1,146 @@
+"""What the cross-entropies share: the checks of their common arguments, the loss of a row, and the reduction."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from liger.launch import private_op
+
+from liger_kernels_loss.transforms import check_transform
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class Loss(NamedTuple):
+    """The options that shape the loss of one row; see ``cross_entropy``."""
+
+    ignore_index: int
+    label_smoothing: float
+    softcap: float | None
+    logit_scale: float
+    z_loss: float
+
+
+# -- Checks ------------------------------------------------------------------------------------------------------------
+def check_options(op: str, loss: Loss, reduction: str, num_items: int | float | torch.Tensor | None) -> None:
+    """Raise ValueError for values outside the options' range or for options that contradict each other."""
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{op}: reduction is {reduction!r}, expected one of {', '.join(REDUCTIONS)}")
+    if not 0.0 <= loss.label_smoothing <= 1.0:
+        raise ValueError(f"{op}: label_smoothing is {loss.label_smoothing!r}, expected a number in [0, 1]")
+    check_transform(op, softcap=loss.softcap, logit_scale=loss.logit_scale)
+    if num_items is None:
+        return
+    if reduction == "none":
+        raise ValueError(f"{op}: num_items divides a sum, but reduction is 'none'; use 'mean' or 'sum'")
+    if isinstance(num_items, torch.Tensor):
+        if num_items.numel() != 1:
+            raise ValueError(f"{op}: num_items has shape {tuple(num_items.shape)}, expected one element")
+    elif num_items < 0:
+        raise ValueError(f"{op}: num_items is {num_items}, expected a number of items, 0 or more")
+
+
+def check_target(op: str, target: torch.Tensor, like: torch.Tensor, name: str) -> None:
+    """``target`` must hold integers, one for each row of ``like``, on the same device."""
+    if target.dtype.is_floating_point or target.dtype.is_complex or target.dtype == torch.bool:
+        raise TypeError(f"{op}: target must hold integer class indices, got {target.dtype}")
+    if target.device != like.device:
+        raise TypeError(f"{op}: target is on {target.device}, expected {like.device} like {name}")
+    if target.shape != like.shape[:-1]:
+        raise ValueError(
+            f"{op}: target has shape {tuple(target.shape)}, expected {tuple(like.shape[:-1])}, "
+            f"the leading dimensions of {name} {tuple(like.shape)}"
+        )
+
+
+def check_class_weight(
+    op: str, weight: torch.Tensor | None, like: torch.Tensor, classes: int, name: str
+) -> torch.Tensor | None:
+    """Return class weights (V,) in the dtype of the statistics, or None."""
+    if weight is None:
+        return None
+    if not weight.dtype.is_floating_point or weight.device != like.device:
+        raise TypeError(f"{op}: {name} must be floating on {like.device}, got {weight.dtype} on {weight.device}")
+    if weight.shape != (classes,):
+        raise ValueError(f"{op}: {name} has shape {tuple(weight.shape)}, expected ({classes},), one for each class")
+    if weight.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{op}: {name} requires a gradient, which is not defined; expected a tensor that needs none")
+    return weight.to(torch.float64 if like.dtype == torch.float64 else torch.float32)
+
+
+def _checked_labels_fake(target: torch.Tensor, classes: int, ignore_index: int, op: str) -> torch.Tensor:
+    return torch.empty_like(target)
+
+
+@private_op("checked_labels", _checked_labels_fake)
+def checked_labels(target: torch.Tensor, classes: int, ignore_index: int, op: str) -> torch.Tensor:
+    """A copy of ``target``, after a look at its values; this waits for the device.
+
+    Raises:
+        ValueError: a label is neither ``ignore_index`` nor in [0, classes).
+    """
+    wrong = (target != ignore_index) & ((target < 0) | (target >= classes))
+    if wrong.any():
+        first = target[wrong][0].item()
+        raise ValueError(
+            f"{op}: target has {int(wrong.sum())} of {target.numel()} labels outside [0, {classes}), the first is {first}; "
+            f"expected class indices below {classes} or ignore_index={ignore_index}"
+        )
+    return target.clone()
+
+
+# -- Reference ---------------------------------------------------------------------------------------------------------
+def row_losses(
+    z: torch.Tensor, target: torch.Tensor, class_weight: torch.Tensor | None, loss: Loss
+) -> torch.Tensor:
+    """Transformed logits z (N, V), target (N,) -> loss of each row (N,): the definition, in plain torch."""
+    rows = torch.nn.functional.cross_entropy(
+        z,
+        target,
+        class_weight,
+        reduction="none",
+        ignore_index=loss.ignore_index,
+        label_smoothing=loss.label_smoothing,
+    )
+    if loss.z_loss:
+        penalty = loss.z_loss * z.logsumexp(-1).square()
+        rows = rows + penalty.masked_fill(target == loss.ignore_index, 0.0)
+    return rows
+
+
+# -- Reduction ---------------------------------------------------------------------------------------------------------
+def divide(
+    total: torch.Tensor,
+    target: torch.Tensor,
+    class_weight: torch.Tensor | None,
+    *,
+    ignore_index: int,
+    reduction: str,
+    num_items: int | float | torch.Tensor | None,
+) -> torch.Tensor:
+    """From the sum over rows to the loss; the same for every kernel.
+
+    ``num_items`` divides if given; else "mean" divides by the number of kept rows, or by the sum of their class weights.
+    A divisor of 0 gives nan, as in torch, but leaves the gradients finite (they are 0 when every row is ignored).
+    """
+    if num_items is not None:
+        divisor = _on(total, num_items)
+    elif reduction == "sum":
+        return total
+    else:
+        kept = target != ignore_index
+        if class_weight is not None:
+            kept = class_weight[target.clamp(0, class_weight.shape[0] - 1)] * kept
+        divisor = kept.sum().to(total.dtype)
+    if not isinstance(divisor, torch.Tensor):
+        return total / divisor
+    empty = divisor == 0
+    return total / divisor.masked_fill(empty, 1.0) + torch.zeros_like(divisor).masked_fill(empty, float("nan"))
+
+
+def _on(total: torch.Tensor, num_items: int | float | torch.Tensor) -> torch.Tensor | float:
+    if not isinstance(num_items, torch.Tensor):
+        return num_items if num_items else torch.zeros_like(total)
+    # to an accelerator the copy needs no wait; from one it does
+    return num_items.to(total.device, total.dtype, non_blocking=total.device.type != "cpu").reshape(())

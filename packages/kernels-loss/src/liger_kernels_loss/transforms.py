@@ -1,0 +1,56 @@
+"""What happens between the head's product and the loss: z = softcap * tanh((h W^T + bias) * scale / softcap).
+
+The one place for logit transforms in torch; ``_transforms_triton.py`` holds the same formula for kernels. Every loss and
+log-prob op goes through these functions, so that no two of them can disagree. Order: bias, scale, softcap. The bias
+belongs to the product and is rounded with it, as in ``torch.nn.functional.linear``; the rest is fp32 (fp64 for fp64).
+"""
+
+from __future__ import annotations
+
+import torch
+from liger.numerics import acc
+
+
+def check_transform(op: str, *, softcap: float | None, logit_scale: float) -> None:
+    """Raise ValueError for a softcap that is not positive or a scale that is zero or not finite."""
+    if softcap is not None and not 0.0 < softcap < float("inf"):
+        raise ValueError(f"{op}: softcap is {softcap!r}, expected None or a positive number")
+    if logit_scale == 0.0 or not abs(logit_scale) < float("inf"):
+        raise ValueError(f"{op}: logit_scale is {logit_scale!r}, expected a finite number other than 0")
+
+
+def transform(logits: torch.Tensor, *, softcap: float | None = None, logit_scale: float = 1.0) -> torch.Tensor:
+    """Logits of any floating dtype -> transformed logits in fp32 (fp64 for fp64). Differentiable, out of place."""
+    z = acc(logits)
+    if logit_scale != 1.0:
+        z = z * logit_scale
+    if softcap is not None:
+        z = torch.tanh(z / softcap) * softcap
+    return z
+
+
+def transform_(
+    z: torch.Tensor, *, softcap: float | None, logit_scale: float, slope: torch.Tensor | None = None
+) -> torch.Tensor:
+    """``transform`` in place on fp32 or fp64 ``z``; ``slope``, of the same shape, receives dz_out/dz_in if a softcap is set.
+
+    Without a softcap the slope is the constant ``logit_scale``.
+    """
+    if logit_scale != 1.0:
+        z.mul_(logit_scale)
+    if softcap is not None:
+        z.div_(softcap).tanh_()
+        if slope is not None:
+            torch.mul(z, z, out=slope)
+            slope.neg_().add_(1.0).mul_(logit_scale)
+        z.mul_(softcap)
+    return z
+
+
+def head(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """hidden (N, H), weight (V, H), bias (V,) or None -> (N, V) in their dtype, optionally into ``out``."""
+    if bias is None:
+        return torch.mm(hidden, weight.t()) if out is None else torch.mm(hidden, weight.t(), out=out)
+    return torch.addmm(bias, hidden, weight.t()) if out is None else torch.addmm(bias, hidden, weight.t(), out=out)
