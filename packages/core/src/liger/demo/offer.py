@@ -53,7 +53,7 @@ def choose(model: str | None, console: Console) -> str | None:
     lacks = [] if model in minis else missing()
     if lacks:
         console.print("SmolLM2-135M, a real pretrained model, needs:", *lacks, sep="\n    ", highlight=False)
-    if model in minis:
+    if model is not None and model in minis:
         return minis[model]
     if model in (None, SMOLLM2) and not lacks:
         return SMOLLM2

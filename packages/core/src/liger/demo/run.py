@@ -20,7 +20,8 @@ ENV = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_VERBOSITY": "error",
     # glibc keeps freed blocks below a moving threshold; with a fixed one resident memory is memory in use
-    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_MMAP_THRESHOLD_": str(2**20),
+    "OMP_WAIT_POLICY": "passive",  # spinning threads stand still where other work shares the cores
 }
 
 

@@ -29,10 +29,11 @@ def opening(console: Console, spec: Spec) -> None:
     name = "SmolLM2-135M, pretrained" if spec.subject == SMOLLM2 else f"a random little {spec.subject} model"
     console.print(
         f"[bold]{name}[/bold], fp32, on the text of Python's help().\n"
-        f"(a) every parameter trained, {spec.steps} steps of {spec.tokens} tokens: the losses.\n"
-        f"(b) the head alone trained, {spec.memory_steps} steps of {spec.memory_tokens} tokens with gradient "
-        "checkpointing: the memory.\nBoth are done twice from one seed, each time in a fresh process.\n",
+        f"(a) every parameter trained, {spec.steps} x {spec.tokens} tokens: the losses.\n"
+        f"(b) the head alone trained, {spec.memory_steps} x {spec.memory_tokens} tokens with gradient "
+        "checkpointing: the memory.\nBoth are done twice from one seed, each side in a fresh process.\n",
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -40,11 +41,12 @@ def closing(console: Console, spec: Spec, sides: Mapping[Side, Outcome], folder:
     """Print the comparison, write the files and return the exit code."""
     found = summary(spec, sides)
     patched = sides["patched"]
-    console.print(losses(sides), memory(spec, sides, found), sep="\n")
+    console.print(losses(sides), memory(sides, found), sep="\n")
+    console.print(legend(spec, patched), highlight=False, soft_wrap=True)
     speeds = ", ".join(f"{side} {outcome.tokens_per_second:.0f}" for side, outcome in sides.items())
     console.print(f"Tokens per second in (a): {speeds} ({patched.device}).", highlight=False)
     console.print("\nWhat was patched:\n", markup=False)
-    console.print(patched.report_text or "", markup=False, highlight=False)
+    console.print(patched.report_text or "", markup=False, highlight=False, soft_wrap=True)
     files = [write(spec, sides, found, folder), *draw(sides, folder, console)]
     console.print("\nWritten:", ", ".join(str(file) for file in files), highlight=False)
     return verdict(console, found)
@@ -83,11 +85,11 @@ def losses(sides: Mapping[Side, Outcome]) -> Table:
     return table
 
 
-def memory(spec: Spec, sides: Mapping[Side, Outcome], found: Mapping[str, Any]) -> Table:
+def memory(sides: Mapping[Side, Outcome], found: Mapping[str, Any]) -> Table:
     """Peaks of (a) and (b), side by side, with the saving that arithmetic predicts."""
     unpatched, patched = sides["unpatched"], sides["patched"]
     table = Table(title="peak memory above model and optimiser, MiB", title_justify="left")
-    for name in ("run", "unpatched", "patched", "saved", "at most"):
+    for name in ("run", "unpatched", "patched", "saved", "expected"):
         table.add_column(name, justify="left" if name == "run" else "right")
     rows = (
         ("(b) head trained", unpatched.memory, patched.memory, found["expected_saving"]),
@@ -96,13 +98,18 @@ def memory(spec: Spec, sides: Mapping[Side, Outcome], found: Mapping[str, Any]) 
     for name, before, after, expected in rows:
         saved = before - after if before is not None and after is not None else None
         table.add_row(name, *map(mib, (before, after, saved, expected)))
-    table.caption = (
-        f"At most: 3 fp32 tensors of {spec.memory_tokens} tokens x {unpatched.vocabulary} words, which the unfused "
-        "loss holds at its peak.\nIn (a) gradients and optimiser state are most of the peak. "
-        f"Measured as: {patched.memory_how}."
-    )
-    table.caption_justify = "left"
     return table
+
+
+def legend(spec: Spec, patched: Outcome) -> str:
+    """What the numbers of the memory table mean."""
+    size = f"{spec.memory_tokens} tokens x {patched.vocabulary} words"
+    return (
+        f"Expected: the {patched.logit_copies} fp32 tensors of {size} that the unfused loss holds at its peak.\n"
+        "The fused loss needs a part of that for the rows it is at, so somewhat less is saved.\n"
+        "In (a) gradients and optimiser state are most of the peak, which no kernel changes.\n"
+        f"Measured as: {patched.memory_how}.\n"
+    )
 
 
 def mib(size: int | None) -> str:

@@ -10,8 +10,7 @@ Side = Literal["unpatched", "patched"]
 SIDES: tuple[Side, Side] = ("unpatched", "patched")
 LOGIT_COPIES = 3
 """Tensors of tokens x vocabulary in fp32 that the unfused loss holds at its peak, in the backward pass: the log
-probabilities it saved, their gradient, and the gradient of the logits. In the forward pass there are no more: logits
-(half as large in bf16), their fp32 copy if they are not fp32 yet, log probabilities."""
+probabilities it saved, their gradient, and the gradient of the logits. A soft cap saves its tanh as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +74,16 @@ class Outcome:
     parameters: int
     vocabulary: int
     hidden: int
+    softcap: bool
     versions: dict[str, str]
     report: dict[str, Any] | None = None
     report_text: str | None = None
 
     def logits_bytes(self, spec: Spec) -> int:
         """What the unfused loss holds of the memory run's logits at its peak."""
-        return LOGIT_COPIES * 4 * spec.memory_tokens * self.vocabulary
+        return self.logit_copies * 4 * spec.memory_tokens * self.vocabulary
+
+    @property
+    def logit_copies(self) -> int:
+        """How many tensors of that size these are."""
+        return LOGIT_COPIES + self.softcap

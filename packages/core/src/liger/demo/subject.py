@@ -43,7 +43,7 @@ def _mini(model_type: str) -> tuple[Any, Tensor]:
 
     config = resolve(registry().models[model_type].mini)()
     config.vocab_size = WIDE
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     return model, torch.frombuffer(bytearray(english(40_000).encode()), dtype=torch.uint8).long()
 
 
@@ -82,6 +82,7 @@ def only_the_head(model: Any) -> Iterator[Any]:
         for parameter in body:
             parameter.requires_grad_(True)
         checkpointing(model, False)
+        model.disable_input_require_grads()  # turning checkpointing on had enabled it
 
 
 def checkpointing(model: Any, on: bool) -> None:

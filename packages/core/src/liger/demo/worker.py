@@ -50,6 +50,7 @@ def run(spec: Spec) -> Outcome:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         vocabulary=model.config.vocab_size,
         hidden=model.config.hidden_size,
+        softcap=getattr(model.config, "final_logit_softcapping", None) is not None,
         versions={"python": platform.python_version(), "torch": torch.__version__}
         | {name: version(name) for name in ("transformers", "liger-core")},
         report=report.to_dict() if report else None,
