@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from liger import patch
-from liger.plan import Choices, make_plan, unwrap
+from liger.planner import Choices, make_plan, unwrap
 from liger.report import Report
 
 if TYPE_CHECKING:

@@ -135,8 +135,11 @@ def match_signature(adapter: Callable[..., Any], original: type) -> str | None:
     function = getattr(adapter, "__liger_adapter__", None)
     if function is None:
         return None
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY][2:]
     upstream = _parameters(original.forward)  # type: ignore[attr-defined]
+    constants = {inspect.Parameter.KEYWORD_ONLY}
+    if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(original.forward).parameters.values()):  # type: ignore[attr-defined]
+        constants.add(inspect.Parameter.VAR_KEYWORD)
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind not in constants][2:]
     named = [(o.kind is o.POSITIONAL_ONLY or o.name == u) for o, u in zip(parameters, upstream, strict=False)]
     if len(parameters) != len(upstream) or not all(named):
         return f"upstream's forward takes ({', '.join(upstream)}), the adapter ({', '.join(p.name for p in parameters)})"
@@ -146,3 +149,22 @@ def match_signature(adapter: Callable[..., Any], original: type) -> str | None:
 def _parameters(function: Callable[..., Any]) -> list[str]:
     """Names of a method's parameters without self; a catch-all counts under its own name."""
     return [p.name for p in inspect.signature(function).parameters.values()][1:]
+
+
+_cloned: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+
+
+def remember_globals(name: str, live: dict[str, Any], cloned: dict[str, Any]) -> None:
+    """Note that a function of module ``name`` was cloned over a copy of its globals, for ``changed_globals``."""
+    _cloned.append((name, live, cloned))
+
+
+def changed_globals() -> list[str]:
+    """Module globals that someone replaced after a function using them was cloned; the clone still sees the old one."""
+    out = []
+    for name, live, cloned in _cloned:
+        for key, value in cloned.items():
+            ours = getattr(value, "__module__", "").partition(".")[0] == "liger_hf"
+            if key in live and live[key] is not value and not ours and not key.startswith("__"):
+                out.append(f"{name}.{key} was replaced after patching; patched modules still use the old one: patch again")
+    return sorted(set(out))

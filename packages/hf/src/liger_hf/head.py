@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import inspect
 import logging
-import operator
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
-from liger.plan import inner_modules
+from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own
 from torch import Tensor, nn
 
-from liger_hf import output, transform
+from liger_hf import output, stub, transform
 from liger_hf.layers import readable
 
 logger = logging.getLogger("liger")
@@ -82,13 +82,12 @@ def causal_lm(
     upstream = original.forward
     upstream_loss = original.loss_function.fget
     position = [p for p in inspect.signature(upstream).parameters if p != "self"].index("labels")
-    read_softcap = operator.attrgetter(softcap_path) if softcap_path else None
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         labels = args[position] if len(args) > position else kwargs.get("labels")
         mode = output.logits_mode(kwargs, labels is not None, self.training)
         slot = self._liger_slot
-        if mode == "full" or labels is None or not _fusable(self, slot):
+        if mode == "full" or labels is None or not _fusable(self, slot, upstream_loss):
             out = upstream(self, *args, **kwargs)
             return out if mode == "full" or labels is None else output.drop_logits(out)
         slot.enter(tuple(labels.shape))
@@ -116,7 +115,7 @@ def causal_lm(
             if logits is None or logits.shape[-1] != 0:
                 return base(logits, labels, vocab_size, *args, **kwargs)
             slot.consumed = True
-            cap = read_softcap(self) if read_softcap else softcap
+            cap = read(self, softcap_path) if softcap_path else softcap
             return slot.head(slot.hidden, _loss_call(logit_scale, cap, labels, *args, **kwargs))
 
         return loss
@@ -180,9 +179,9 @@ def _fused_loss(op: Callable[..., Tensor], hidden: Tensor, weight: Tensor, bias:
 
 
 # -- When the seam can be used at a call -------------------------------------------------------------------------------
-def _fusable(model: Any, slot: Slot) -> bool:
+def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
     """Whether head and loss are still those that were patched. A LoRA on the head, a resized head or another loss is not."""
-    if original_loss(model) != "ForCausalLMLoss":
+    if getattr(loss(model), "__name__", "") != "ForCausalLMLoss":
         return False
     head = model.get_output_embeddings()
     if SLOT in head.__dict__:
@@ -194,11 +193,6 @@ def _fusable(model: Any, slot: Slot) -> bool:
         if inner.__dict__[SLOT] is not slot:
             inner.__dict__[SLOT] = slot
     return bool(heads)
-
-
-def original_loss(model: Any) -> str:
-    """Name of the function that upstream would compute the loss with."""
-    return getattr(type(model).__liger_original__.loss_function.fget(model), "__name__", "")
 
 
 # -- Planning ----------------------------------------------------------------------------------------------------------
@@ -234,18 +228,28 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
     ]
 
 
+def read(model: Any, path: str) -> Any:
+    """``read(model, "config.x")`` is ``model.config.x``; dynamo traces it, unlike ``operator.attrgetter``."""
+    for name in path.split("."):
+        model = getattr(model, name)
+    return model
+
+
 def _agree(model: Any, path: str | None, found: float | None) -> None:
-    declared = operator.attrgetter(path)(model) if path else None
+    declared = read(model, path) if path else None
     if path and (declared is None) != (found is None):
         raise PatchRefused(f"{path} is {declared}, but its forward applies a soft cap of {found}")
     if declared is not None and found is not None and abs(declared - found) > 1e-3 * abs(declared):
         raise PatchRefused(f"{path} is {declared}, but its forward applies a soft cap of {found}")
 
 
-def probe_model(model: Any, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Token ids and labels (2, 6) for the whole model."""
-    ids = torch.randint(model.get_output_embeddings().out_features, (2, 6), generator=generator)
-    ids = ids.to(model.get_output_embeddings().weight.device)
-    return (), {"input_ids": ids, "labels": ids, "use_cache": False}
+def probe_head(model: Any, generator: torch.Generator) -> Probe:
+    """Head and loss on hidden states (2, 6, H) as if from the backbone."""
+    head = model.get_output_embeddings()
+    hidden = torch.randn(2, 6, head.in_features, generator=generator).to(head.weight.device, head.weight.dtype)
+    labels = torch.randint(head.out_features, (2, 6), generator=generator).to(head.weight.device)
 
+    def run(m: Any, hidden: Tensor, labels: Tensor) -> Tensor:
+        return stub.run(m, hidden, patched=True, labels=labels).loss  # type: ignore[no-any-return]
 
+    return Probe(run, (hidden.requires_grad_(), labels), uses=(stub.children(model)[1],))

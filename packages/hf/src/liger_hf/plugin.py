@@ -11,6 +11,7 @@ from liger_hf import fits
 
 if TYPE_CHECKING:
     from torch.nn import Module
+    from typer import Typer
 
 
 @liger.hookimpl
@@ -33,3 +34,11 @@ def liger_unwrap_module(module: Module) -> Sequence[Module] | None:
     if names.get("DistributedDataParallel", "").startswith("torch.nn.parallel"):
         return [module.module]  # type: ignore[list-item]
     return None
+
+
+@liger.hookimpl
+def liger_register_commands(app: Typer) -> None:
+    """Add ``liger plan``."""
+    from liger_hf.commands import plan
+
+    app.command()(plan)

@@ -1,8 +1,12 @@
 """The numerical contract: a kernel may be at most twice as far from the truth as the eager reference of the same dtype.
 
 Truth is the reference in float64. Compared are the largest and the RMS error, over the whole tensor and per row (the
-last dimension), of each output and each gradient. Floor: one ulp at the largest truth magnitude of the row, or of the
-tensor; a reduction over R terms adds sqrt(R) ulp of the accumulation dtype. There is no other tolerance anywhere.
+last dimension), of each output and each gradient. Floor, at the largest truth magnitude of the row, or of the tensor:
+one ulp of the result's dtype plus sqrt(R) ulp of the accumulation dtype (float32, or float64 for itself), where R is the
+number of terms that are summed, 1 if there is no sum. There is no other tolerance anywhere.
+
+Truncating a 16-bit result instead of rounding it doubles the RMS error at most, and so would pass. It is found by its
+bias: the mean error away from zero, in ulp of each element, which is 0 for rounding and -0.5 for truncation.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from liger.errors import ContractViolation
 
 Inputs = Sequence[torch.Tensor | None]
 FACTOR = 2.0
+BIAS = 0.25  # ulp; half of what truncation causes
+BIAS_COUNT = 64  # elements needed to tell: the mean of n rounding errors varies by 0.3 / sqrt(n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ def assert_contract(
         reference: the definition in plain torch, same arguments; with float64 inputs it must compute in float64.
         inputs: tensors and None. Those with ``requires_grad`` get their gradient checked, for one random output gradient.
         options: keyword arguments of both.
-        reduction: number of terms summed into one element, where there is a sum.
+        reduction: R, the number of terms summed into one element; None if there is no sum.
 
     Returns:
         The measured errors by name, ``"output"``, ``"gradient of weight"``, for reports.
@@ -108,10 +114,16 @@ def random_like(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def compare(
-    actual: torch.Tensor | None, eager: torch.Tensor, truth: torch.Tensor, *, reduction: int | None = None
+    actual: torch.Tensor | None,
+    eager: torch.Tensor,
+    truth: torch.Tensor,
+    *,
+    reduction: int | None = None,
+    per_row: bool = True,
 ) -> Errors:
     """Compare one tensor; see the module's docstring.
 
+    ``per_row=False`` compares the whole tensor only, for single samples whose rows hold too few values for statistics.
     Where the truth is not finite, ``actual`` must be the same; where only the eager result overflowed, nothing is asked.
     """
     if actual is None:
@@ -131,8 +143,10 @@ def compare(
     counted = ~special & plain.isfinite()
     error, eager_error = (torch.where(counted, (t - true).abs(), 0.0) for t in (got, plain))
     size = torch.where(counted, true.abs(), 0.0)
-    for rows in (True, False):
+    for rows in (True, False) if per_row else (False,):
         _check(error, eager_error, size, (got, plain, true), actual, reduction, rows)
+    if actual.element_size() == 2:
+        _check_bias(got, plain, torch.where(counted, true, 0.0), actual.dtype)
     total, eager_total = error.reshape(1, -1), eager_error.reshape(1, -1)
     return Errors(float(total.max()), float(_rms(total)), float(eager_total.max()), float(_rms(eager_total)))
 
@@ -164,12 +178,25 @@ def _check(
             )
 
 
+def _check_bias(got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> None:
+    used = truth != 0
+    count = int(used.sum())
+    if count < BIAS_COUNT:
+        return
+    true, step = truth[used], ulp(truth[used].abs(), dtype)
+    # clamped, so that elements that are small by cancellation do not outweigh the others
+    found, plain = (((t[used] - true) * true.sign() / step).clamp(-1, 1).mean().item() for t in (got, eager))
+    allowed = max(FACTOR * abs(plain), BIAS + 1 / math.sqrt(count))
+    if abs(found) > allowed:
+        raise ContractViolation(
+            f"is biased: the mean error away from zero is {found:.2f} ulp (eager {plain:.2f}, allowed {allowed:.2f}); "
+            f"is it truncated to {dtype} instead of rounded?"
+        )
+
+
 def _floor(size: torch.Tensor, dtype: torch.dtype, reduction: int | None) -> torch.Tensor:
-    floor = ulp(size, dtype)
-    if reduction is not None:
-        accumulation = torch.float64 if dtype == torch.float64 else torch.float32
-        floor = floor + math.sqrt(reduction) * ulp(size, accumulation)
-    return floor
+    accumulation = torch.float64 if dtype == torch.float64 else torch.float32
+    return ulp(size, dtype) + math.sqrt(reduction or 1) * ulp(size, accumulation)
 
 
 def ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,36 @@
+"""What this package registers. Data only: importing it loads no torch and no triton."""
+
+from collections.abc import Sequence
+
+import liger
+from liger import Kernel, Needs, Op, Option
+
+ROPE = Op(
+    name="rope",
+    public="liger_kernels_rope.rope:rope",
+    reference="liger_kernels_rope.rope:rope_reference",
+    options={"unsqueeze_dim": Option(default=1)},  # 2 needs other shapes: the variant "heads last"
+    inputs="liger_kernels_rope.rope:rope_inputs",
+    sizes={"T": (1, 5, 9), "B": (1, 3, 2), "NQ": (1, 6, 4, 9), "NK": (1, 2, 3), "D": (8, 64, 10, 128, 256)},
+    variants=("per row", "partial", "fp32 cos", "heads last", "packed"),
+)
+
+ROPE_TRITON = Kernel(
+    op="rope",
+    name="triton",
+    fn="liger_kernels_rope._rope_triton:rope_triton",
+    rank=10,
+    needs=Needs(
+        devices=("cuda", "xpu"),
+        dtypes=("float32", "float16", "bfloat16"),
+        max_size={"D": 2048},  # one program holds a head
+        interpreter=True,
+    ),
+    bytes="liger_kernels_rope.rope:rope_bytes",
+)
+
+
+@liger.hookimpl
+def liger_register_ops() -> Sequence[Op | Kernel]:
+    """Register rope."""
+    return [ROPE, ROPE_TRITON]
