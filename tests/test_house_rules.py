@@ -119,7 +119,8 @@ def test_nothing_that_triton_drops_or_that_hides_a_choice(file: Path):
 def test_import_is_lean():
     loaded = f"[m for m in {HEAVY} if m in sys.modules]"
     assert python(f"import sys, liger; print({loaded})") == "[]"
-    code = "import time; t = time.perf_counter(); import liger; print(time.perf_counter() - t)"
+    # processor time, for how busy the machine is says nothing about us
+    code = "import time; t = time.process_time(); import liger; print(time.process_time() - t)"
     assert min(float(python(code)) for _ in range(3)) < 0.2
 
 
