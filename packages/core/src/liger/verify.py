@@ -60,7 +60,8 @@ def _run(module: Any, probe: Probe, inputs: tuple[torch.Tensor, ...]) -> list[to
         weights = [p for name in probe.uses or ("",) for p in module.get_submodule(name).parameters()]
         leaves = [t for t in (*inputs, *weights) if t.requires_grad]
         grads = torch.autograd.grad(output, leaves, random_like([output])) if leaves else ()
-    return [output.detach(), *grads]
+    # a loss is fp32 also when its logits were bf16: it is compared in the dtype the module works in
+    return [output.detach().to(inputs[0].dtype), *grads]
 
 
 def _doubled(module: Any, probe: Probe) -> Any:

@@ -38,6 +38,7 @@ def clone(fn: types.FunctionType, name: str, replacement: Callable[..., Any]) ->
     """
     if uses_global(fn, name):
         scope = {**fn.__globals__, name: replacement}
+        del scope["__name__"]  # by this name dynamo would look the global up in the real module, and guard on upstream's
         remember_globals(fn.__module__, fn.__globals__, scope)
         return _copy(fn, scope, fn.__closure__)
     inner = getattr(fn, "__wrapped__", None)

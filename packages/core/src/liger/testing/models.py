@@ -89,7 +89,7 @@ class Pair:
     def both(self, dtype: torch.dtype = torch.float32, choices: dict[str, Any] | None = None, **config: Any) -> Any:
         """(unpatched, patched)."""
         patched = self.plain(dtype, **config)
-        liger.autopatch(patched, strict=False, **(choices or {}))
+        liger.autopatch(patched, strict=True, **(choices or {}))
         return self.plain(dtype, **config), patched
 
     def batch(self, rows: int = 2, tokens: int = 13, ignored: int = 3, seed: int = 1) -> dict[str, torch.Tensor]:
