@@ -49,7 +49,7 @@ def closing(console: Console, spec: Spec, sides: Mapping[Side, Outcome], folder:
     console.print("\nWhat was patched:\n", markup=False)
     console.print(patched.report_text or "", markup=False, highlight=False, soft_wrap=True)
     files = [write(spec, sides, found, folder), *draw(sides, folder, console)]
-    console.print("\nWritten:", ", ".join(str(file) for file in files), highlight=False)
+    console.print("\nWritten:", ", ".join(str(file) for file in files), highlight=False, soft_wrap=True)
     return verdict(console, found)
 
 
