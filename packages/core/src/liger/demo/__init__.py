@@ -38,6 +38,6 @@ def main(model: str | None = None, quick: bool = False, out: Path | None = None,
     try:
         sides = run.both(specs, folder, console)
     except run.WorkerFailed as error:
-        console.print(f"[red]{error}[/red]")
+        console.print(str(error), style="red", markup=False)
         return 1
     return show.closing(console, specs[0], sides, folder)

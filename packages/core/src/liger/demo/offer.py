@@ -52,7 +52,9 @@ def choose(model: str | None, console: Console) -> str | None:
     minis = tiny()
     lacks = [] if model in minis else missing()
     if lacks:
-        console.print("SmolLM2-135M, a real pretrained model, needs:", *lacks, sep="\n    ", highlight=False)
+        console.print(
+            "SmolLM2-135M, a real pretrained model, needs:", *lacks, sep="\n    ", highlight=False, markup=False
+        )
     if model is not None and model in minis:
         return minis[model]
     if model in (None, SMOLLM2) and not lacks:

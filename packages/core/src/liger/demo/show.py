@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -48,7 +49,7 @@ def closing(console: Console, spec: Spec, sides: Mapping[Side, Outcome], folder:
     console.print("\nWhat was patched:\n", markup=False)
     console.print(patched.report_text or "", markup=False, highlight=False, soft_wrap=True)
     files = [write(spec, sides, found, folder), *draw(sides, folder, console)]
-    console.print("\nWritten:", ", ".join(str(file) for file in files), highlight=False)
+    console.print("\nWritten:", ", ".join(str(file) for file in files), highlight=False, soft_wrap=True)
     return verdict(console, found)
 
 
@@ -67,8 +68,9 @@ def summary(spec: Spec, sides: Mapping[Side, Outcome]) -> dict[str, Any]:
 
 
 def relative(a: float, b: float) -> float:
-    """Difference of two losses relative to the first."""
-    return abs(a - b) / max(abs(a), 1e-12)
+    """Difference of two losses relative to the first; infinite if either is nan, which no comparison would notice."""
+    difference = abs(a - b) / max(abs(a), 1e-12)
+    return math.inf if math.isnan(difference) else difference
 
 
 def _pairs(sides: Mapping[Side, Outcome], field: str) -> list[tuple[float, float]]:
@@ -128,7 +130,7 @@ def write(spec: Spec, sides: Mapping[Side, Outcome], found: Mapping[str, Any], f
 def draw(sides: Mapping[Side, Outcome], folder: Path, console: Console) -> list[Path]:
     """Loss curves over each other and memory bars; nothing, and a word about it, without matplotlib."""
     if find_spec("matplotlib") is None:
-        console.print("\nNo pictures: matplotlib is not installed (pip install 'liger-core[demo]').", highlight=False)
+        console.print("\nNo pictures: pip install 'liger-core[demo]' brings matplotlib.", highlight=False, markup=False)
         return []
     from matplotlib.figure import Figure  # without pyplot: no window system is looked for
 
@@ -155,7 +157,7 @@ def draw(sides: Mapping[Side, Outcome], folder: Path, console: Console) -> list[
 def verdict(console: Console, found: Mapping[str, Any]) -> int:
     """Two sentences: are the losses equal, is the memory smaller; 0 if both."""
     difference, ratio = found["largest_relative_difference"], found["memory_ratio"]
-    equal = difference <= EQUAL  # false for nan too
+    equal = difference <= EQUAL
     console.print(
         f"{_mark(equal)} Losses {'are equal' if equal else 'differ'}: "
         f"largest relative difference {difference:.1e}, limit {EQUAL:.0e}.",
