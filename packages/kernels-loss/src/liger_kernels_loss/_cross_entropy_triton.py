@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from liger.launch import launch, private_op
 
-from liger_kernels_loss._loss import Loss, divide
+from liger_kernels_loss._loss import Loss, divide, divisor
 from liger_kernels_loss._rows_triton import (
     LN2,
     NUMBERS,
@@ -181,4 +181,5 @@ def cross_entropy_triton(
     out = _CrossEntropy.apply(logits, labels, class_weight, loss, reduction == "none")
     if reduction == "none":
         return out.view(target.shape)
-    return divide(out, labels, class_weight, ignore_index=ignore_index, reduction=reduction, num_items=num_items)
+    how = {"ignore_index": ignore_index, "reduction": reduction, "num_items": num_items}
+    return divide(out, divisor(labels, class_weight, out.dtype, **how))

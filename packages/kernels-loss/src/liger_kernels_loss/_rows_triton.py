@@ -103,11 +103,12 @@ def _row(
     target_ptr,  # (R,) int64
     w_ptr,  # (V,) fp32 or None
     w_total_ptr,  # (1,) fp32 or None: sum of w
-    dy_ptr,  # (R,) fp32 or None for ones
+    dy_ptr,  # (R,) fp32 with any stride, 0 for one number; or None for ones
     loss_ptr,  # (R,) fp32
     top_ptr,  # (R,) fp32 or None
     total_ptr,  # (R,) fp32 or None
     row,
+    dy_stride,
     ignore_index,
     smoothing,
     softcap,
@@ -153,7 +154,7 @@ def _row(
         if GRADIENT:
             factor = 1.0
             if dy_ptr is not None:
-                factor = tl.load(dy_ptr + row)
+                factor = tl.load(dy_ptr + row * dy_stride)
             BLOCKS: tl.constexpr = (V + BLOCK - 1) // BLOCK
             for i in range(0, BLOCKS):  # backwards: the end of the row is what the cache still holds
                 cols = (BLOCKS - 1 - i) * BLOCK + tl.arange(0, BLOCK)
@@ -176,6 +177,7 @@ def _losses(
     top_ptr,  # (R,) fp32 or None
     total_ptr,  # (R,) fp32 or None
     R,
+    dy_stride,
     ignore_index,
     smoothing,
     softcap,
@@ -192,12 +194,12 @@ def _losses(
         for r in range(tl.program_id(0), R, tl.num_programs(0)):
             _row(
                 logits_ptr, target_ptr, w_ptr, w_total_ptr, dy_ptr, loss_ptr, top_ptr, total_ptr,
-                r, ignore_index, smoothing, softcap, scale, z_loss, V, BLOCK, SOFTCAP, SMOOTH, GRADIENT,
+                r, dy_stride, ignore_index, smoothing, softcap, scale, z_loss, V, BLOCK, SOFTCAP, SMOOTH, GRADIENT,
             )  # fmt: skip
     else:
         _row(
             logits_ptr, target_ptr, w_ptr, w_total_ptr, dy_ptr, loss_ptr, top_ptr, total_ptr,
-            tl.program_id(0), ignore_index, smoothing, softcap, scale, z_loss, V, BLOCK, SOFTCAP, SMOOTH, GRADIENT,
+            tl.program_id(0), dy_stride, ignore_index, smoothing, softcap, scale, z_loss, V, BLOCK, SOFTCAP, SMOOTH, GRADIENT,
         )  # fmt: skip
 
 
@@ -238,7 +240,7 @@ def launch_losses(
         _losses,
         (processors(logits.device) if persistent else R,),
         (logits, target, class_weight, class_total(class_weight, loss), upstream, rows, *statistics),
-        (R, *numbers(loss)),
+        (R, 0 if upstream is None else upstream.stride(0), *numbers(loss)),
         num_warps=warps,
         V=V,
         BLOCK=block,

@@ -27,6 +27,7 @@ from liger_kernels_loss._loss import (
     check_target,
     checked_labels,
     divide,
+    divisor,
     row_losses,
 )
 from liger_kernels_loss.transforms import transform
@@ -57,7 +58,8 @@ def cross_entropy_reference(
     rows = row_losses(z, labels, weight, loss)
     if reduction == "none":
         return rows.view(target.shape)
-    return divide(rows.sum(), labels, weight, ignore_index=ignore_index, reduction=reduction, num_items=num_items)
+    how = {"ignore_index": ignore_index, "reduction": reduction, "num_items": num_items}
+    return divide(rows.sum(), divisor(labels, weight, rows.dtype, **how))
 
 
 # -- Public ------------------------------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ Precision: logits are rounded to the inputs' dtype, as the head itself does; eve
 dlogits is rounded to the inputs' dtype. The weight's gradient is rounded at most 4 times in the weight's dtype, else
 summed in fp32, so its error does not depend on the number of chunks. The loss is fp32 (fp64 for fp64).
 
-Gradients are made in the forward, for the sum over rows, and multiplied by the upstream gradient in the backward. With
-reduction="none" each row has its own upstream gradient, not known before the backward: there the chunks are computed
-again (a third more work). A second backward of one graph also computes them again.
+Gradients are made in the forward and multiplied by the upstream gradient in the backward, which rounds a second time
+unless that is a power of two, 1 in plain training. The divisor of the mean is part of the first rounding, its power of
+two excepted, so that nothing underflows in fp16. With reduction="none" each row has its own upstream gradient, not known
+before the backward: there the chunks are computed again (a third more work). So does a second backward of one graph.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from liger_kernels_loss._loss import (
     check_target,
     checked_labels,
     divide,
+    divisor,
     row_losses,
 )
-from liger_kernels_loss.cross_entropy import labels
+from liger_kernels_loss.cross_entropy import labels as make_labels
 from liger_kernels_loss.transforms import head, transform
 
 OP = "linear_cross_entropy"
@@ -64,7 +66,7 @@ def linear_cross_entropy_reference(
     if reduction == "none":
         return rows.view(target.shape)
     how = {"ignore_index": ignore_index, "reduction": reduction, "num_items": num_items}
-    return divide(rows.sum(), labels, class_weight, **how)
+    return divide(rows.sum(), divisor(labels, class_weight, rows.dtype, **how))
 
 
 # -- Public ------------------------------------------------------------------------------------------------------------
@@ -203,7 +205,7 @@ def linear_cross_entropy_inputs(
     """Logits of magnitude about 1. Label 0 is frequent, so that ``ignore_index=0`` meets some rows."""
     hidden = torch.randn(N, H, generator=generator)
     weight = torch.randn(V, H, generator=generator) / H**0.5
-    target = labels(N, V, generator, variant)
+    target = make_labels(N, V, generator, variant)
     bias = torch.randn(V, generator=generator).to(device, dtype).requires_grad_() if variant == "bias" else None
     class_weight = 0.1 + torch.rand(V, generator=generator).to(device) if variant == "class weights" else None
     leaves = (t.to(device, dtype).requires_grad_() for t in (hidden, weight))
