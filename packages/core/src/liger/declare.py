@@ -169,9 +169,13 @@ class Fit:
     Attributes:
         id: unique name, e.g. ``"rms_norm"``; it is part of the pickle of a patched module.
         op: name of the op.
-        adapter: the class mixed into the module's class, a subclass of ``liger.swap.Swap``.
-        options: constants the adapter reads (attribute names, cast order, activation).
+        adapter: ``f(original_class, op, **options) -> class attributes``; mostly ``@liger.swap.forward`` over
+            ``f(op, module, *upstream_args, **options)``.
+        options: constants the adapter reads (attribute names, cast order, activation). Hashable values.
         match: ``f(module, options) -> str | None``: why this module does not fit, or None if it does.
+        parts: ``f(module, options) -> list[liger.swap.Part]`` for a fit that spans several modules; it may raise
+            PatchRefused with the reason.
+        probe: ``f(module, generator) -> (args, kwargs)``: inputs of the module's forward, for ``verify=True``.
     """
 
     id: str
@@ -179,6 +183,8 @@ class Fit:
     adapter: str
     options: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     match: str | None = None
+    parts: str | None = None
+    probe: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

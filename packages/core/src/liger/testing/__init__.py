@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from liger.testing.contract import assert_contract
     from liger.testing.kernels import Check, check_kernel, checks
     from liger.testing.memory import no_writes, poisoned
-    from liger.testing.models import check_model
+    from liger.testing.models import check_model, model_checks
     from liger.testing.observe import count_ops, launches, no_sync
 
 _HOMES = {
@@ -34,6 +34,7 @@ _HOMES = {
     "checks": "liger.testing.kernels",
     "count_ops": "liger.testing.observe",
     "launches": "liger.testing.observe",
+    "model_checks": "liger.testing.models",
     "no_sync": "liger.testing.observe",
     "no_writes": "liger.testing.memory",
     "opcheck": "liger.testing.compiled",
@@ -52,6 +53,7 @@ __all__ = [
     "checks",
     "count_ops",
     "launches",
+    "model_checks",
     "no_sync",
     "no_writes",
     "opcheck",

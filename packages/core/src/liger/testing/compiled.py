@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,14 +46,10 @@ def check_compile(
 def _compile(
     fn: Callable[..., Any], calls: Sequence[tuple[Inputs, Mapping[str, Any]]], backend: str
 ) -> tuple[list[list[torch.Tensor]], int]:
-    from torch._dynamo.utils import counters
-
-    torch._dynamo.reset()
-    torch._dynamo.pgo.reset_code_state()  # otherwise shapes seen by an earlier test change the count
-    counters.clear()
-    compiled = torch.compile(fn, fullgraph=True, backend=backend)
-    results = [run(compiled, inputs, options) for inputs, options in calls]
-    return results, counters["stats"]["unique_graphs"]
+    with count_graphs() as graphs:
+        compiled = torch.compile(fn, fullgraph=True, backend=backend)
+        results = [run(compiled, inputs, options) for inputs, options in calls]
+    return results, graphs()
 
 
 def run(fn: Callable[..., Any], inputs: Inputs, options: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -105,3 +102,14 @@ def opcheck(fn: Callable[..., Any], inputs: Inputs, options: Mapping[str, Any]) 
         clean = tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in args)
         torch.library.opcheck(func, clean, dict(kwargs))
     return list(recorder.calls)
+
+
+@contextmanager
+def count_graphs() -> Iterator[Callable[[], int]]:
+    """Forget everything compiled so far, then count graphs: ``with count_graphs() as graphs: ...; graphs()``."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    torch._dynamo.pgo.reset_code_state()  # otherwise shapes seen earlier change the count
+    counters.clear()
+    yield lambda: int(counters["stats"]["unique_graphs"])

@@ -1,10 +1,16 @@
 """The numerical contract: a kernel may be at most twice as far from the truth as the eager reference of the same dtype.
 
 Truth is the reference in float64. Compared are the largest and the RMS error, over the whole tensor and per row (the
-last dimension), of each output and each gradient. A row in which eager is nearly exact by luck, because the roundings of
-its intermediates cancel, counts with the relative error of the other rows, at their 99 % quantile: linear_cross_entropy
-in fp16 rounds logits and dlogits, and in 7 of 4097 rows of dweight eager's error was below a quarter of the usual. Floor: one ulp at the largest truth magnitude of the row, or of the
-tensor; a reduction over R terms adds sqrt(R) ulp of the accumulation dtype. There is no other tolerance anywhere.
+last dimension), of each output and each gradient. Floor, at the largest truth magnitude of the row, or of the tensor:
+one ulp of the result's dtype plus sqrt(R) ulp of the accumulation dtype (float32, or float64 for itself), where R is the
+number of terms that are summed, 1 if there is no sum. There is no other tolerance anywhere.
+
+A row in which eager is nearly exact by luck, because the roundings of its intermediates cancel, counts with the relative
+error of the other rows, at their 99 % quantile: linear_cross_entropy rounds logits and dlogits, and in 7 of 4097 rows of
+a fp16 dweight eager's error was below a quarter of the usual.
+
+Truncating a 16-bit result instead of rounding it doubles the RMS error at most, and so would pass. It is found by its
+bias: the mean error away from zero, in ulp of each element, which is 0 for rounding and -0.5 for truncation.
 """
 
 from __future__ import annotations
@@ -21,6 +27,8 @@ from liger.errors import ContractViolation
 
 Inputs = Sequence[torch.Tensor | None]
 FACTOR = 2.0
+BIAS = 0.25  # ulp; half of what truncation causes
+BIAS_COUNT = 64  # elements needed to tell: the mean of n rounding errors varies by 0.3 / sqrt(n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ def assert_contract(
         reference: the definition in plain torch, same arguments; with float64 inputs it must compute in float64.
         inputs: tensors and None. Those with ``requires_grad`` get their gradient checked, for one random output gradient.
         options: keyword arguments of both.
-        reduction: number of terms summed into one element, where there is a sum.
+        reduction: R, the number of terms summed into one element; None if there is no sum.
 
     Returns:
         The measured errors by name, ``"output"``, ``"gradient of weight"``, for reports.
@@ -140,6 +148,8 @@ def compare(
     size = torch.where(counted, true.abs(), 0.0)
     for rows in (True, False):
         _check(error, eager_error, size, (got, plain, true), actual, reduction, rows)
+    if actual.element_size() == 2:
+        _check_bias(got, plain, torch.where(counted, true, 0.0), actual.dtype)
     total, eager_total = error.reshape(1, -1), eager_error.reshape(1, -1)
     return Errors(float(total.max()), float(_rms(total)), float(eager_total.max()), float(_rms(eager_total)))
 
@@ -180,12 +190,25 @@ def _usual(error: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
     return size * relative.quantile(0.99) if relative.numel() else error
 
 
+def _check_bias(got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> None:
+    used = truth != 0
+    count = int(used.sum())
+    if count < BIAS_COUNT:
+        return
+    true, step = truth[used], ulp(truth[used].abs(), dtype)
+    # clamped, so that elements that are small by cancellation do not outweigh the others
+    found, plain = (((t[used] - true) * true.sign() / step).clamp(-1, 1).mean().item() for t in (got, eager))
+    allowed = max(FACTOR * abs(plain), BIAS + 1 / math.sqrt(count))
+    if abs(found) > allowed:
+        raise ContractViolation(
+            f"is biased: the mean error away from zero is {found:.2f} ulp (eager {plain:.2f}, allowed {allowed:.2f}); "
+            f"is it truncated to {dtype} instead of rounded?"
+        )
+
+
 def _floor(size: torch.Tensor, dtype: torch.dtype, reduction: int | None) -> torch.Tensor:
-    floor = ulp(size, dtype)
-    if reduction is not None:
-        accumulation = torch.float64 if dtype == torch.float64 else torch.float32
-        floor = floor + math.sqrt(reduction) * ulp(size, accumulation)
-    return floor
+    accumulation = torch.float64 if dtype == torch.float64 else torch.float32
+    return ulp(size, dtype) + math.sqrt(reduction or 1) * ulp(size, accumulation)
 
 
 def ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,5 @@
+"""``python -m liger``."""
+
+from liger.cli import main
+
+main()

@@ -1,0 +1,145 @@
+"""Patching before construction: ``autopatch("llama")``, ``autopatch(config)``, ``autopatch(LlamaForCausalLM)``.
+
+One class attribute is changed, ``__init__`` of exactly that class. It only *marks* instances whose type is that class:
+construction happens on the meta device and in the middle of subclasses, so planning and patching wait for the first
+forward or for ``liger.autopatch(model)``, when weights, tying and subclass constructors are done.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from liger.declare import ModelPatch
+from liger.errors import AlreadyPatched, PatchRefused, UnpatchConflict, WrongOrder
+from liger.patch import MISSING, PENDING
+from liger.plan import Choices, unknown_reason
+from liger.registry import registry
+from liger.report import Report, Row
+from liger.swap import Spec, own, swapped_class
+
+PENDING_SPEC = Spec(fit="pending", op="", adapter="liger.construct:pending")
+
+
+class Mark(NamedTuple):
+    """A class whose constructor is wrapped."""
+
+    original: Any  # MISSING where the class inherited its constructor
+    installed: Callable[..., None]
+    choices: Choices
+
+
+_marks: dict[type, Mark] = {}
+
+
+def mark(target: Any, choices: Choices) -> Report:
+    """Wrap the constructor of the class that ``target`` names."""
+    report, cls = _plan(target, choices)
+    if cls is None:
+        report.planned = False
+        report._revert = lambda: None
+        return report
+    if cls in _marks:
+        if _marks[cls].choices != choices:
+            raise AlreadyPatched(f"{cls.__name__} is already marked with other options; unpatch it first")
+        report.rows = [_row(cls, "skipped", "already marked with the same options")]
+    else:
+        _install(cls, choices)
+    report.planned = False
+    report._revert = lambda: unmark(cls)
+    return report
+
+
+def plan_type(target: Any, choices: Choices) -> Report:
+    """What ``mark`` would do."""
+    return _plan(target, choices)[0]
+
+
+def unmark(target: Any) -> None:
+    """Give the class its own ``__init__`` back; instances made meanwhile stay as they are. No-op if it is not marked."""
+    cls = _resolve(target)[0]
+    if cls is None or cls not in _marks:
+        return
+    found = cls.__dict__.get("__init__")
+    if found is not _marks[cls].installed:
+        raise UnpatchConflict(f"{cls.__name__}.__init__: expected Liger's wrapper, found {found!r}; nothing was undone")
+    original = _marks.pop(cls).original
+    if original is MISSING:
+        del cls.__init__
+    else:
+        cls.__init__ = original  # type: ignore[misc]
+
+
+def pending(original: type, op: None) -> dict[str, Any]:
+    """Adapter of a marked instance: its first forward plans and patches, then runs."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        resolve(self)
+        return self.forward(*args, **kwargs)
+
+    return {"forward": own(forward, original)}
+
+
+def resolve(model: Any) -> None:
+    """Patch a marked instance now, with the choices it was marked with."""
+    import torch
+
+    from liger.api import patch_model
+
+    if torch.compiler.is_compiling():
+        raise WrongOrder("a model marked before construction was compiled unpatched: call liger.autopatch(model) first")
+    patch_model(model, model.__dict__[PENDING])
+
+
+def _install(cls: type, choices: Choices) -> None:
+    original = cls.__init__  # type: ignore[misc]
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if type(self) is cls:
+            self.__dict__[PENDING] = choices
+            self.__class__ = swapped_class(cls, PENDING_SPEC)
+
+    _marks[cls] = Mark(cls.__dict__.get("__init__", MISSING), __init__, choices)
+    cls.__init__ = __init__  # type: ignore[misc]
+
+
+def _plan(target: Any, choices: Choices) -> tuple[Report, type | None]:
+    cls, reason = _resolve(target)
+    if cls is None:
+        if choices.strict:
+            raise PatchRefused(reason)
+        row = Row(path="", cls=str(getattr(target, "model_type", target)), fit="", op="", status="skipped", reason=reason)
+        return Report([row], choices.prefer, planned=True), None
+    reason = "each new instance is patched at its first forward or by liger.autopatch(model)"
+    return Report([_row(cls, "deferred", reason)], choices.prefer, planned=True), cls
+
+
+def _row(cls: type, status: Any, reason: str) -> Row:
+    return Row(path="", cls=cls.__name__, fit="", op="__init__", status=status, reason=reason)
+
+
+def _resolve(target: Any) -> tuple[type | None, str]:
+    if isinstance(target, type):
+        for patch in registry().models.values():
+            if target.__module__ == patch.module:
+                return target, ""
+        return None, f"no installed plugin declares the classes of {target.__module__}"
+    model_type = target if isinstance(target, str) else getattr(target, "model_type", None)
+    if not isinstance(model_type, str):
+        raise TypeError(f"expected a model, a config, a model_type or a model class, got {type(target).__name__}")
+    found = registry().models.get(model_type)
+    if found is None:
+        return None, unknown_reason(model_type, registry())
+    return _causal_lm(found), ""
+
+
+def _causal_lm(patch: ModelPatch) -> type:
+    module = importlib.import_module(patch.module)
+    names = [n for n in vars(module) if n.endswith("ForCausalLM") and vars(module)[n].__module__ == patch.module]
+    if len(names) != 1:
+        raise PatchRefused(f"{patch.module} has {names or 'no class'} ForCausalLM; name the class instead")
+    return vars(module)[names[0]]  # type: ignore[no-any-return]

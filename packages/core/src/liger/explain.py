@@ -1,0 +1,120 @@
+"""Answers "which kernel, and why not the others"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from liger.registry import registry
+
+if TYPE_CHECKING:
+    from liger.declare import Kernel, Needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelInfo:
+    """One candidate. ``reasons`` is empty if it can serve the device asked about, None if no device was given."""
+
+    id: str
+    owner: str
+    rank: int
+    needs: str
+    reasons: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Everything known about the kernels of one op; ``str()`` is for people, ``to_dict()`` for programs."""
+
+    op: str
+    owner: str
+    options: dict[str, Any]
+    device: str | None
+    kernels: tuple[KernelInfo, ...]
+    history: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        options = ", ".join(f"{k}={v!r}" for k, v in self.options.items())
+        lines = [f"{self.op} ({self.owner}): {options or 'no options'}"]
+        for k in self.kernels:
+            lines.append(f"  {k.id}  rank {k.rank}  {k.owner}  needs: {k.needs}")
+            if k.reasons is not None:
+                lines.append(f"    on {self.device}: {'; '.join(k.reasons) or 'can serve'}")
+        if self.history:
+            lines += ["  decisions of this process:", *(f"    {line}" for line in self.history)]
+        return "\n".join(lines)
+
+
+def explain(
+    op: str, *, device: str | None = None, dtypes: Sequence[str] = ("bfloat16",), history: bool = False
+) -> Explanation:
+    """List the kernels of an op, best first, and why each can or cannot serve a call.
+
+    Args:
+        op: its name.
+        device: ask about this device; without it nothing heavy is imported.
+        dtypes: dtypes of the tensor arguments, with ``device``.
+        history: add the decisions made in this process so far.
+
+    Raises:
+        KernelUnavailable: the op is not installed.
+    """
+    reg = registry()
+    declared = reg.op(op)
+    infos = tuple(
+        KernelInfo(
+            id=k.id,
+            owner=reg.owner("kernel", k.id),
+            rank=k.rank,
+            needs=_needs(k.needs),
+            reasons=None if device is None else tuple(_reasons(k, device, dtypes)),
+        )
+        for k in reg.kernels(declared.name)
+    )
+    return Explanation(
+        op=op,
+        owner=reg.owner("op", op),
+        options={name: option.default for name, option in declared.options.items()},
+        device=device,
+        kernels=infos,
+        history=tuple(_history(op)) if history else (),
+    )
+
+
+def _reasons(kernel: Kernel, device: str, dtypes: Sequence[str]) -> list[str]:
+    import torch
+
+    from liger import dispatch
+
+    where = torch.device(device)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        return ["this machine has no CUDA device"]
+    call = dispatch.make_call(kernel.op, where, [getattr(torch, d) for d in dtypes])
+    return dispatch.reasons(kernel, call)
+
+
+def _history(op: str) -> list[str]:
+    import sys
+
+    dispatch = sys.modules.get("liger.dispatch")
+    out = []
+    for d in dispatch.LOG.decisions if dispatch else ():
+        if d.op == op:
+            why = "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in d.rejected)
+            asked = f", prefer={d.prefer!r}" if d.prefer else ""
+            out.append(f"{d.device} ({', '.join(d.dtypes)}{asked}) -> {d.chosen}" + (f"  [not {why}]" if why else ""))
+    return out
+
+
+def _needs(needs: Needs) -> str:
+    parts = [f"{'/'.join(needs.devices) or 'any device'}", f"{'/'.join(needs.dtypes) or 'any dtype'}"]
+    if needs.min_capability:
+        parts.append(f"capability >= {'.'.join(map(str, needs.min_capability))}")
+    parts += [f"{name} <= {limit}" for name, limit in needs.max_size.items()]
+    parts += [f"{name} in {values}" for name, values in needs.options.items()]
+    return ", ".join(parts)

@@ -1,0 +1,155 @@
+"""Carries out a plan and undoes it. All or nothing in both directions."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from liger.errors import UnpatchConflict
+from liger.swap import Spec, is_swapped, swapped_class
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+JOURNAL = "_liger_journal"
+PENDING = "_liger_pending"
+"""Marks an instance that ``liger.construct`` will patch at its first forward."""
+MISSING = object()
+
+
+class Action(NamedTuple):
+    """One module to swap."""
+
+    path: str
+    module: Any
+    spec: Spec
+    attributes: dict[str, Any]
+
+
+class Entry:
+    """One slot that was changed. It lives in the patched model and copies with it, module references included."""
+
+    __slots__ = ("attributes", "installed", "module", "old_forward", "path")
+
+    def __init__(self, path: str, module: Module, installed: type, attributes: dict[str, Any], old_forward: Any) -> None:
+        self.path, self.module, self.installed = path, module, installed
+        self.attributes, self.old_forward = attributes, old_forward
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        cls: Any = self.installed  # a class made at run time cannot be pickled by name
+        return self.path, self.module, cls.__liger_original__, cls.__liger_spec__, self.attributes, self.old_forward
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.path, self.module, original, spec, self.attributes, self.old_forward = state
+        self.installed = swapped_class(original, spec)
+
+
+def apply(root: Module, actions: list[Action]) -> None:
+    """Swap every module of ``actions``; an error in the middle leaves ``root`` as it was."""
+    journal: list[Entry] = list(root.__dict__.get(JOURNAL, ()))
+    done: list[Entry] = []
+    try:
+        for action in actions:
+            done.append(_swap(action))
+    except BaseException:
+        for entry in reversed(done):
+            _restore(entry)
+        raise
+    if done:
+        root.__dict__[JOURNAL] = journal + done
+
+
+def _swap(action: Action) -> Entry:
+    module = action.module
+    installed = swapped_class(type(module), action.spec)
+    old_forward = module.__dict__.get("_old_forward")
+    entry = Entry(action.path, module, installed, action.attributes, old_forward)
+    module.__class__ = installed
+    module.__dict__.update(action.attributes)
+    if old_forward is not None:  # accelerate calls this one; a class swap beneath it would never be reached
+        module.__dict__["_old_forward"] = types.MethodType(installed.forward, module)  # type: ignore[attr-defined]
+    return entry
+
+
+def undo(root: Module) -> int:
+    """Put every module below ``root`` back and return how many there were.
+
+    Raises:
+        UnpatchConflict: a slot no longer holds what was installed. Nothing is changed then.
+    """
+    entries = list(_entries(root))
+    conflicts = [c for entry in entries for c in _conflicts(entry)]
+    if conflicts:
+        raise UnpatchConflict(
+            "nothing was undone: these slots no longer hold what Liger put there; undo the other change first\n"
+            + "\n".join(f"  {c}" for c in conflicts)
+        )
+    for entry in entries:
+        _restore(entry)
+    for module in root.modules():
+        module.__dict__.pop(JOURNAL, None)
+    return len(entries)
+
+
+def settle(root: Module) -> None:
+    """Turn instances marked before construction back into plain ones: from here on ``root`` is patched as it stands."""
+    for module in root.modules():
+        if PENDING in module.__dict__:
+            _restore(Entry("", module, type(module), {PENDING: None}, None))
+
+
+def swapped_modules(root: Module) -> Iterator[tuple[str, Module]]:
+    """The modules below ``root`` whose class, or a base of it, is ours."""
+    for path, module in root.named_modules():
+        if any(is_swapped(c) for c in type(module).__mro__):
+            yield path, module
+
+
+def _entries(root: Module) -> Iterable[Entry]:
+    """What the journals say, plus swapped modules that no journal knows: copies that PEFT or a user made of one."""
+    found: dict[int, Entry] = {}
+    for module in root.modules():
+        for entry in module.__dict__.get(JOURNAL, ()):
+            found[id(entry.module)] = entry
+    for path, module in swapped_modules(root):
+        if id(module) not in found:
+            cls = next(c for c in type(module).__mro__ if is_swapped(c))
+            attributes = {k: v for k, v in module.__dict__.items() if k.startswith("_liger_") and k != JOURNAL}
+            found[id(module)] = Entry(path, module, cls, attributes, None)
+    return found.values()
+
+
+def _conflicts(entry: Entry) -> Iterator[str]:
+    module, path = entry.module, entry.path or "(model)"
+    if type(module) is not entry.installed:
+        found = type(module)
+        expected = f"{entry.installed.__module__}.{entry.installed.__qualname__} as patched"
+        yield f"{path}: expected class {expected}, found {found.__module__}.{found.__qualname__}"
+    held = module.__dict__.get("forward")
+    if held is not None and not is_accelerate(module):
+        yield f"{path}: expected no forward on the instance, found one of {owner_of(held)}"
+    old = module.__dict__.get("_old_forward")
+    if old is not None and getattr(old, "__func__", None) is not entry.installed.forward:  # type: ignore[attr-defined]
+        yield f"{path}: expected Liger's forward in _old_forward, found one of {owner_of(old)}"
+
+
+def _restore(entry: Entry) -> None:
+    module, original = entry.module, entry.installed.__liger_original__  # type: ignore[attr-defined]
+    module.__class__ = original
+    for name in entry.attributes:
+        module.__dict__.pop(name, None)
+    if "_old_forward" in module.__dict__:
+        old = entry.old_forward  # None: accelerate came after us, so its slot held our forward from the start
+        module.__dict__["_old_forward"] = types.MethodType(original.forward, module) if old is None else old
+
+
+def is_accelerate(module: Module) -> bool:
+    """Whether the forward on the instance is accelerate's hook wrapper."""
+    return "_hf_hook" in module.__dict__ and "_old_forward" in module.__dict__
+
+
+def owner_of(function: Any) -> str:
+    """The module a callable comes from, looking through partials and bound methods."""
+    inner = getattr(function, "func", None) or getattr(function, "__func__", None) or function
+    return f"{getattr(inner, '__module__', '?')}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"

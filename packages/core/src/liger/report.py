@@ -1,0 +1,106 @@
+"""What ``autopatch`` did, or would do: one row per module, each with its reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Status = Literal["applied", "skipped", "refused", "deferred"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One module and what happened to it.
+
+    Attributes:
+        path: as in ``model.named_modules()``; empty for the model itself.
+        cls: name of the upstream class.
+        fit, op: what it was matched with; empty if nothing.
+        status: applied; skipped (left alone, for a reason outside it); refused (it does not fit); deferred (later).
+        reason: why, in words a user can act on.
+        owner: the distribution whose declaration decided.
+    """
+
+    path: str
+    cls: str
+    fit: str
+    op: str
+    status: Status
+    reason: str = ""
+    owner: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """The rows, and live information about the kernels that served them.
+
+    ``str(report)`` is a table to read or to paste into an issue.
+    """
+
+    rows: list[Row]
+    prefer: Mapping[str, str] = field(default_factory=dict)
+    planned: bool = False
+    _revert: Callable[[], None] | None = field(default=None, repr=False)
+
+    @property
+    def applied(self) -> list[Row]:
+        """Rows that were patched (in a plan: would be)."""
+        return [r for r in self.rows if r.status == "applied"]
+
+    @property
+    def skipped(self) -> list[Row]:
+        """Rows that were not patched, whatever the reason: skipped, refused or deferred."""
+        return [r for r in self.rows if r.status != "applied"]
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """Op -> the kernels that have served it in this process, or ``"pending"`` before the first call."""
+        import sys
+
+        out = {op: "pending" for op in sorted({r.op for r in self.applied})}
+        if dispatch := sys.modules.get("liger.dispatch"):
+            for op in out:
+                served = [d for d in dispatch.LOG.decisions if d.op == op and d.prefer == self._preferred(op)]
+                names = list(dict.fromkeys(f"{d.chosen} on {d.device}" for d in served))
+                out[op] = ", ".join(names) or "pending"
+        return out
+
+    def revert(self) -> None:
+        """Undo exactly what this report describes; the same as ``liger.unpatch`` on its target."""
+        if self._revert is None:
+            raise RuntimeError("a plan changed nothing, so there is nothing to revert")
+        self._revert()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {"planned": self.planned, "rows": [asdict(r) for r in self.rows], "kernels": self.kernels}
+
+    def summary(self) -> str:
+        """One line: ``applied rms_norm x61, silu_mul x30; skipped 1``."""
+        counts = Counter(r.op for r in self.applied)
+        done = ", ".join(f"{op} x{n}" for op, n in sorted(counts.items())) or "nothing"
+        verb = "would apply" if self.planned else "applied"
+        return f"{verb} {done}" + (f"; left {len(self.skipped)}" if self.skipped else "")
+
+    def _preferred(self, op: str) -> str | None:
+        return self.prefer.get(op, self.prefer.get("*"))
+
+    def __str__(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("op", "class", "", "count", "kernel / reason"):
+            table.add_column(column, overflow="fold")
+        groups = Counter((r.op or "-", r.cls, r.status, r.reason) for r in self.rows)
+        kernels = self.kernels
+        for (op, cls, status, reason), count in groups.items():
+            last = (kernels[op] + (f" ({reason})" if reason else "")) if status == "applied" else reason
+            table.add_row(op, cls, status, f"x{count}", last)
+        console = Console(width=120, color_system=None, force_terminal=False, legacy_windows=False)
+        with console.capture() as capture:
+            console.print(f"liger {self.summary()}", highlight=False)
+            console.print(table)
+        return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())

@@ -1,0 +1,167 @@
+"""The one mechanism of patching: an instance's class becomes a subclass made for it.
+
+The subclass keeps ``__module__``, ``__name__`` and ``__qualname__``, so isinstance, parameters, state_dict keys, hooks,
+repr and everything keyed by class name stay as they are. It pickles as (original class, spec). Everything needed to
+undo it can be derived from the class, so a deepcopy or an unpickled copy can be undone as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from liger.declare import load
+
+Namespace = Mapping[str, Any]
+"""Class attributes that an adapter installs."""
+
+
+class Spec(NamedTuple):
+    """What a swapped class was made from. Hashable and picklable; the same spec always gives the same class."""
+
+    fit: str
+    op: str
+    adapter: str
+    options: tuple[tuple[str, Any], ...] = ()
+    op_options: tuple[tuple[str, Any], ...] = ()
+    kernel: str | None = None
+
+
+class Part(NamedTuple):
+    """One module of a fit: the adapter for its class, options found out about it, and attributes its instance gets.
+
+    An attribute is removed by undo. It must deep-copy and pickle with the module.
+    """
+
+    module: Any
+    adapter: str
+    options: Mapping[str, Any] = types.MappingProxyType({})
+    attributes: Mapping[str, Any] = types.MappingProxyType({})
+
+
+class Swapped:
+    """Base of every class made here."""
+
+    __liger_spec__: Spec
+    __liger_original__: type
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Reduce as the original class would, then swap again."""
+        function, args, *rest = super().__reduce_ex__(protocol)  # type: ignore[misc]
+        cls = type(self)
+        args = tuple(cls.__liger_original__ if a is cls else a for a in args)
+        return (_rebuild, (cls.__liger_original__, cls.__liger_spec__, function, args), *rest)
+
+
+def _rebuild(original: type, spec: Spec, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    instance = function(*args)
+    instance.__class__ = swapped_class(original, spec)
+    return instance
+
+
+@functools.cache
+def swapped_class(original: type, spec: Spec) -> type:
+    """The subclass of ``original`` for ``spec``; always the same object, also after unpickling in this process."""
+    from liger.dispatch import bind
+
+    op = bind(spec.op, spec.kernel, dict(spec.op_options)) if spec.op else None
+    namespace = dict(load(spec.adapter)(original, op, **dict(spec.options)))
+    namespace.update(
+        __module__=original.__module__,
+        __qualname__=original.__qualname__,
+        __doc__=original.__doc__,
+        __liger_spec__=spec,
+        __liger_original__=original,
+    )
+    return type(original.__name__, (Swapped, original), namespace)
+
+
+def is_swapped(cls: type) -> bool:
+    """Whether ``cls`` itself was made here; False for a class that something else derived from ours."""
+    return "__liger_spec__" in cls.__dict__
+
+
+def original_class(module: Any) -> type:
+    """The upstream class of an instance, patched or not."""
+    cls: Any = type(module)
+    return cls.__liger_original__ if is_swapped(cls) else cls  # type: ignore[no-any-return]
+
+
+def forward(adapter: Callable[..., Any]) -> Callable[..., Namespace]:
+    """Turn ``adapter(op, module, *upstream_args, **constants)`` into an adapter that replaces ``forward``.
+
+    Positional-only parameters stand for upstream's parameters whatever their names, so one adapter serves many models;
+    other parameters must have upstream's names. ``match_signature`` compares them before patching.
+    """
+
+    @functools.wraps(adapter)
+    def namespace(original: type, op: Callable[..., Any], **constants: Any) -> Namespace:
+        names = _parameters(original.forward)  # type: ignore[attr-defined]
+
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs:
+                args += tuple([kwargs.pop(n) for n in names[len(args) :] if n in kwargs])
+            return adapter(op, self, *args, **kwargs, **constants)
+
+        return {"forward": own(forward, original)}
+
+    namespace.__liger_adapter__ = adapter  # type: ignore[attr-defined]
+    return namespace
+
+
+def own(fn: types.FunctionType, original: type) -> types.FunctionType:
+    """A copy of ``fn`` with a code object of its own, named after ``original``.
+
+    Dynamo counts recompilations per code object: with a shared one the ninth model type would run eager, silently.
+    """
+    name = f"{original.__qualname__}.{fn.__name__}"
+    file = f"<liger {original.__module__}.{name}>"
+    code = fn.__code__.replace(co_qualname=name, co_filename=file)
+    copy = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    copy.__qualname__ = name
+    upstream = getattr(original, fn.__name__, None)
+    if inspect.isfunction(upstream):
+        copy.__doc__ = upstream.__doc__
+        copy.__signature__ = inspect.signature(upstream)  # type: ignore[attr-defined]
+    return copy
+
+
+def match_signature(adapter: Callable[..., Any], original: type) -> str | None:
+    """Why a ``@forward`` adapter cannot stand in for ``original.forward``, or None."""
+    function = getattr(adapter, "__liger_adapter__", None)
+    if function is None:
+        return None
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY][2:]
+    upstream = _parameters(original.forward)  # type: ignore[attr-defined]
+    named = [(o.kind is o.POSITIONAL_ONLY or o.name == u) for o, u in zip(parameters, upstream, strict=False)]
+    if len(parameters) != len(upstream) or not all(named):
+        return f"upstream's forward takes ({', '.join(upstream)}), the adapter ({', '.join(p.name for p in parameters)})"
+    return None
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Names of a method's parameters without self; a catch-all counts under its own name."""
+    return [p.name for p in inspect.signature(function).parameters.values()][1:]
+
+
+_cloned: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+
+
+def remember_globals(name: str, live: dict[str, Any], cloned: dict[str, Any]) -> None:
+    """Note that a function of module ``name`` was cloned over a copy of its globals, for ``changed_globals``."""
+    _cloned.append((name, live, cloned))
+
+
+def changed_globals() -> list[str]:
+    """Module globals that someone replaced after a function using them was cloned; the clone still sees the old one."""
+    out = []
+    for name, live, cloned in _cloned:
+        for key, value in cloned.items():
+            ours = getattr(value, "__module__", "").partition(".")[0] == "liger_hf"
+            if key in live and live[key] is not value and not ours and not key.startswith("__"):
+                out.append(f"{name}.{key} was replaced after patching; patched modules still use the old one: patch again")
+    return sorted(set(out))

@@ -1,0 +1,192 @@
+"""Everything a model patch must keep true, as one list of checks. They need transformers, nothing is downloaded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import liger
+from liger.declare import ModelPatch, load
+from liger.errors import ContractViolation
+from liger.registry import registry, require
+from liger.testing.kernels import Check
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
+RELATIVE = 1e-5
+"""Bound on loss and gradients against unpatched in fp32, relative to each tensor's norm (DESIGN 8)."""
+
+
+def model_checks(model_type: str) -> list[ParameterSet]:
+    """All checks of a model patch, for ``pytest.mark.parametrize("check", model_checks("gemma2"))``."""
+    import pytest
+
+    return [pytest.param(c, id=c.name) for c in _checks(find(model_type))]
+
+
+def check_model(patch: str | ModelPatch, device: str = "cpu") -> None:
+    """Run all checks of a model patch and report every one that fails.
+
+    Raises:
+        ContractViolation: with the name and the message of each failed check.
+    """
+    failures = []
+    for check in _checks(find(patch)):
+        try:
+            check(device)
+        except Exception as error:
+            failures.append(f"{check.name}: {type(error).__name__}: {error}")
+    if failures:
+        raise ContractViolation("\n".join(failures))
+
+
+def find(patch: str | ModelPatch) -> ModelPatch:
+    """The installed patch of a model type, or the patch itself."""
+    return patch if isinstance(patch, ModelPatch) else require(registry().models, "model patch", patch)  # type: ignore[no-any-return]
+
+
+def _checks(patch: ModelPatch) -> list[Check]:
+    from liger.testing import upstream
+
+    out = []
+    for name, function in vars(upstream).items():
+        if name.startswith("check_") and getattr(function, "__module__", "") == upstream.__name__:
+            out.append(Check(name.removeprefix("check_").replace("_", "-"), _bind(function, patch)))
+    return out
+
+
+def _bind(function: Callable[[Pair], None], patch: ModelPatch) -> Callable[[str], None]:
+    return lambda device: function(Pair(patch, device))
+
+
+@dataclass(slots=True)
+class Pair:
+    """Makes equal models of one patch: one to leave alone, one to patch."""
+
+    patch: ModelPatch
+    device: str
+
+    def plain(self, dtype: torch.dtype = torch.float32, seed: int = 0, **config: Any) -> Any:
+        """A mini model in training mode; equal seeds give equal weights."""
+        from transformers import AutoModelForCausalLM
+
+        made = load(self.patch.mini)()
+        for name, value in config.items():
+            setattr(made, name, value)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(made)
+            for name, parameter in model.named_parameters():
+                if "norm" in name:  # upstream initialises all to one value, which would hide a weight that is not read
+                    torch.nn.init.normal_(parameter, mean=float(parameter.detach().mean()), std=0.2)
+        return model.to(self.device, dtype).train()
+
+    def both(self, dtype: torch.dtype = torch.float32, choices: dict[str, Any] | None = None, **config: Any) -> Any:
+        """(unpatched, patched)."""
+        patched = self.plain(dtype, **config)
+        liger.autopatch(patched, strict=True, **(choices or {}))
+        return self.plain(dtype, **config), patched
+
+    def batch(self, rows: int = 2, tokens: int = 13, ignored: int = 3, seed: int = 1) -> dict[str, torch.Tensor]:
+        """Token ids and labels, the first of which are ignored."""
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(3, 250, (rows, tokens), generator=generator)
+        labels = ids.clone()
+        labels[:, :ignored] = -100
+        return {"input_ids": ids.to(self.device), "labels": labels.to(self.device)}
+
+
+def step(model: Any, **inputs: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor], Any]:
+    """One forward and backward: loss, gradients by name, the whole output."""
+    model.zero_grad(set_to_none=True)
+    out = model(**inputs)
+    loss = out[0] if isinstance(out, tuple) else out.loss
+    loss.backward()
+    return loss.detach(), gradients(model), out
+
+
+def gradients(model: Any) -> dict[str, torch.Tensor]:
+    """Copies of all gradients."""
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def expect(condition: bool, message: str) -> None:
+    """Raise ContractViolation unless ``condition``."""
+    if not condition:
+        raise ContractViolation(message)
+
+
+def expect_close(found: torch.Tensor, expected: torch.Tensor, what: str, relative: float = RELATIVE) -> None:
+    """Same shape and dtype, and equal up to ``relative`` of the expected tensor's norm."""
+    kind = (found.shape, found.dtype), (expected.shape, expected.dtype)
+    expect(kind[0] == kind[1], f"{what} is {kind[0]}, expected {kind[1]}")
+    norm = expected.double().norm()
+    error = float((found.double() - expected.double()).norm() / norm.clamp_min(1e-30))
+    expect(error <= relative, f"{what} differs from unpatched by {error:.2e} of its norm, allowed {relative:.0e}")
+
+
+def expect_equal_step(plain: Any, patched: Any, relative: float = RELATIVE, **inputs: Any) -> Any:
+    """Loss and every gradient of both models agree; returns the patched output."""
+    loss, wanted, _ = step(plain, **inputs)
+    found, got, out = step(patched, **inputs)
+    expect_close(found, loss, "the loss", relative)
+    expect(got.keys() == wanted.keys(), f"gradients of {sorted(got.keys() ^ wanted.keys())} exist on one side only")
+    for name, gradient in wanted.items():
+        expect_close(got[name], gradient, f"the gradient of {name}", relative)
+    return out
+
+
+def snapshot(model: Any, *, identities: bool = True) -> dict[str, Any]:
+    """Classes, attribute sets and bound forwards of every module, and the globals and classes of the upstream module.
+
+    Args:
+        identities: include the identity of every attribute; False to compare a copy with its original.
+    """
+    import sys
+
+    out: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        held = {k: id(v) if identities else None for k, v in module.__dict__.items() if k not in _CHANGING}
+        bound = module.forward
+        inside = getattr(bound, "__func__", bound)
+        owner = getattr(bound, "__self__", None) is module
+        out[path] = (type(module), held, inside, owner, list(module.state_dict()))
+        upstream = sys.modules[type(module).__module__]
+        out[upstream.__name__] = {k: id(v) for k, v in vars(upstream).items()}
+        for cls in type(module).__mro__[:-1]:
+            out[f"{cls.__module__}.{cls.__qualname__}"] = {k: id(v) for k, v in vars(cls).items() if k not in _CLASS_CACHES}
+    return out
+
+
+_CHANGING = {"training"}  # a bool that tests switch on purpose
+_CLASS_CACHES = {"__abstractmethods__", "_abc_impl"}  # filled by isinstance
+
+
+def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
+    """Paths at which two snapshots differ."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before.keys() | after.keys():
+            if key not in before or key not in after:
+                yield f"{where}/{key} exists only {'after' if key in after else 'before'}"
+            else:
+                yield from differences(before[key], after[key], f"{where}/{key}")
+    elif before != after:
+        yield f"{where}: {before!r} became {after!r}"
+
+
+def expect_unchanged(before: Any, after: Any, what: str) -> None:
+    """Two snapshots are the same."""
+    found = list(differences(before, after))
+    expect(not found, f"{what}: {'; '.join(found[:5])}" + (f" and {len(found) - 5} more" if len(found) > 5 else ""))
+
+
+def deep_copies(model: Any) -> dict[str, Any]:
+    """The model itself, a deepcopy and an unpickled copy."""
+    import pickle
+
+    return {"the model": model, "a deepcopy": copy.deepcopy(model), "an unpickled copy": pickle.loads(pickle.dumps(model))}

@@ -1,0 +1,159 @@
+"""A plugin with one op, ``scaled``: y = factor * x * w, one right kernel and one kernel per fault that a gate must find."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import liger
+import torch
+from liger import Kernel, Needs, Op, Option
+
+# fault -> the check that has to find it (the start of its name)
+FAULTS = {
+    "wrong_forward": "contract-float32",
+    "gradient_1_percent": "contract-bfloat16",
+    "one_element": "contract-float32",
+    "truncated": "contract-bfloat16",
+    "float32_output": "contract-bfloat16",
+    "nan_output": "contract-float32",
+    "assumes_contiguous": "contract-float32-R3-H33-strided_rows",
+    "uninitialised": "contract-float32",
+    "past_the_end": "contract-float32",
+    "before_the_start": "contract-float32",
+    "writes_input": "contract-float32",
+    "writes_between_rows": "contract-float32-R3-H33-strided_rows",
+    "writes_grad_output": "caller_memory_untouched",
+    "returns_view": "caller_memory_untouched",
+    "ignores_option": "options_matter",
+    "ignores_needs_input_grad": "needs_input_grad",
+    "assumes_dense_gradient": "stride_0_gradient",
+    "overwrites_saved": "second_backward",
+    "random_bits": "deterministic",
+    "synchronises": "no_host_sync",
+    "limit_too_high": "size_limits",
+    "graph_break": "compile",
+}
+
+
+def scaled_reference(x: Any, w: Any, *, factor: float = 1.0) -> Any:
+    """The definition."""
+    return x * w * factor
+
+
+def scaled(x: Any, w: Any, *, factor: float = 1.0, kernel: str | None = None) -> Any:
+    """The public function."""
+    from liger.dispatch import run
+
+    return run("scaled", (x, w), {"factor": factor}, sizes={"H": x.shape[-1]}, kernel=kernel)
+
+
+def scaled_inputs(device: str, dtype: Any, *, R: int, H: int, generator: Any) -> tuple[Sequence[Any], dict[str, Any]]:
+    """x (R, H), w (H,)."""
+    x, w = torch.randn(R, H, generator=generator), torch.randn(H, generator=generator)
+    return (x.to(device, dtype), w.to(device, dtype)), {}
+
+
+def _poke(t: Any, offset: int) -> None:
+    """Write one byte ``offset`` bytes from the start of ``t``'s memory, as a kernel with a wrong mask would."""
+    (ctypes.c_uint8 * 1).from_address(t.data_ptr() + offset)[0] = 7
+
+
+def _forward(ctx: Any, x: Any, w: Any, factor: float, fault: str) -> Any:
+    if fault == "graph_break":
+        torch._dynamo.graph_break()
+    y = torch.empty(x.shape, dtype=torch.float32 if fault == "float32_output" else x.dtype, device=x.device)
+    wide = (x.float() * w.float() * (1.0 if fault == "ignores_option" else factor)).double()
+    if fault == "wrong_forward":
+        wide = wide * 1.001
+    if fault == "limit_too_high" and x.shape[1] > 290:
+        wide[:, 290:] = 0
+    if fault == "one_element" and wide.numel():
+        wide.view(-1)[-1] += 0.1 * wide.abs().max()
+    if fault == "truncated" and x.dtype == torch.bfloat16:
+        wide = (wide.float().view(torch.int32) & -65536).view(torch.float32)
+    if fault == "random_bits":
+        wide = wide + 1e-3 * torch.rand_like(wide) * wide
+    if fault == "assumes_contiguous":
+        wide = x.as_strided(x.shape, (x.shape[1], 1)).float() * w.float() * factor
+    if fault != "uninitialised":
+        y.copy_(wide)
+    _plant_writes(x, y, fault)
+    if fault == "synchronises":
+        y.sum().item()
+    ctx.save_for_backward(x, w)
+    ctx.factor, ctx.fault = factor, fault
+    return x.view(x.shape) if fault == "returns_view" else y
+
+
+def _plant_writes(x: Any, y: Any, fault: str) -> None:
+    if not y.numel():
+        return
+    if fault == "nan_output":
+        y.view(-1)[0] = float("nan")
+    if fault == "past_the_end":
+        _poke(y, y.nbytes + 5)
+    if fault == "before_the_start":
+        _poke(y, -3)
+    if fault == "writes_input":
+        _poke(x, 0)
+    if fault == "writes_between_rows" and not x.is_contiguous():
+        _poke(x, x.shape[-1] * x.element_size())
+
+
+def _backward(ctx: Any, dy: Any) -> Any:
+    fault, (x, w) = ctx.fault, ctx.saved_tensors
+    if fault == "assumes_dense_gradient":
+        dense = tuple(dy.stride()) == (dy.shape[1], 1)
+        dy = dy if dense else dy * 0
+    if fault == "writes_grad_output":
+        dy.mul_(0.5)
+        dy = dy * 2
+    wide = dy.float() * (1.0 if fault == "ignores_option" else ctx.factor)
+    everything = fault == "ignores_needs_input_grad"
+    dx = (wide * w.float()).to(x.dtype) if ctx.needs_input_grad[0] or everything else None
+    dw = (wide * x.float()).sum(0).to(w.dtype) if ctx.needs_input_grad[1] or everything else None
+    if fault == "gradient_1_percent" and dw is not None:
+        dw = dw * 1.01
+    if fault == "overwrites_saved":
+        w.data.mul_(3.0)
+        w.data.div_(2.0)
+    return dx, dw, None, None
+
+
+class Scaled(torch.autograd.Function):
+    """Forward and backward with the fault named by the last argument."""
+
+    forward = staticmethod(_forward)
+    backward = staticmethod(_backward)
+
+
+def _make(fault: str) -> Callable[..., Any]:
+    def kernel(x: Any, w: Any, *, factor: float) -> Any:
+            return Scaled.apply(x, w, factor, fault)
+
+    return kernel
+
+
+kernels = SimpleNamespace(**{name: _make(name) for name in ("right", *FAULTS)})
+
+SCALED = Op(
+    name="scaled",
+    public="planted:scaled",
+    reference="planted:scaled_reference",
+    options={"factor": Option(default=1.0, values=(0.5, -3.0))},
+    inputs="planted:scaled_inputs",
+    sizes={"R": (2, 3, 5), "H": (8, 33, 257)},
+)
+
+
+def _kernel(name: str, rank: int) -> Kernel:
+    return Kernel(op="scaled", name=name, fn=f"planted:kernels.{name}", rank=rank, needs=Needs(max_size={"H": 300}))
+
+
+@liger.hookimpl
+def liger_register_ops() -> Sequence[Op | Kernel]:
+    """The op and all kernels; those with a fault are never chosen by rank."""
+    return [SCALED, _kernel("right", 10), *(_kernel(name, -i) for i, name in enumerate(FAULTS, 1))]

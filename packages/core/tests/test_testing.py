@@ -1,0 +1,193 @@
+"""The gates of ``liger.testing`` find planted faults and pass what is right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import planted as plugin  # noqa: E402
+from liger.errors import ContractViolation  # noqa: E402
+from liger.testing import assert_contract, check_kernel, count_ops, no_sync, no_writes, poisoned  # noqa: E402
+from liger.testing.contract import compare, ulp  # noqa: E402
+from liger.testing.kernels import _checks  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("planted")
+
+
+def test_right_kernel_passes() -> None:
+    check_kernel("scaled/right")
+
+
+@pytest.mark.parametrize(("fault", "gate"), plugin.FAULTS.items())
+def test_fault_is_found(fault: str, gate: str) -> None:
+    from liger.testing.cases import find
+
+    chosen = [check for check in _checks(find(f"scaled/{fault}")) if check.name.startswith(gate)]
+    assert chosen, f"no check is called {gate}"
+    found = 0
+    for check in chosen:
+        try:
+            check()
+        except Exception:
+            found += 1
+    assert found, f"{fault} passed {[c.name for c in chosen]}"
+
+
+def test_check_kernel_names_every_failed_check() -> None:
+    with pytest.raises(ContractViolation, match="needs_input_grad") as error:
+        check_kernel("scaled/ignores_needs_input_grad")
+    assert "contract-" not in str(error.value)
+
+
+def test_message_shows_worst_coordinates_and_values() -> None:
+    def off(x: torch.Tensor) -> torch.Tensor:
+        y = 2 * x
+        return y + torch.zeros_like(y).index_put((torch.tensor(1), torch.tensor(2)), torch.tensor(0.5))
+
+    x = torch.ones(3, 4, requires_grad=True)
+    with pytest.raises(ContractViolation, match=r"worst at \(1, 2\): got 2.5, eager 2, truth 2"):
+        assert_contract(off, lambda x: 2 * x, [x])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_ulp_is_the_distance_to_the_next_value(dtype: torch.dtype) -> None:
+    for value in (1.0, 1.9, 2.0, 1e-3, 300.0):
+        x = torch.tensor(value, dtype=dtype)
+        step = torch.nextafter(x, torch.tensor(float("inf"), dtype=dtype)).double() - x.double()
+        assert float(ulp(x.double(), dtype)) == float(step)
+
+
+def test_rows_of_small_magnitude_are_held_to_their_own_scale() -> None:
+    truth = torch.tensor([[1e3] * 4, [1e-3] * 4], dtype=torch.float64)
+    eager = truth.float()
+    wrong = eager.clone()
+    wrong[1, 2] *= 1.001
+    with pytest.raises(ContractViolation, match="row 1"):
+        compare(wrong, eager, truth)
+
+
+def test_truncation_to_bfloat16_is_biased_and_rounding_is_not() -> None:
+    truth = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).double()
+    eager = truth.bfloat16()
+    compare(eager, eager, truth)
+    truncated = (truth.float().view(torch.int32) & -65536).view(torch.float32).bfloat16()
+    with pytest.raises(ContractViolation, match="truncated to torch.bfloat16 instead of rounded"):
+        compare(truncated, eager, truth)
+
+
+def test_nan_is_right_where_the_truth_is_nan() -> None:
+    truth = torch.tensor([float("nan"), 1.0], dtype=torch.float64)
+    compare(truth.float(), truth.float(), truth)
+    with pytest.raises(ContractViolation, match="not finite as the truth is"):
+        compare(torch.tensor([0.0, 1.0]), truth.float(), truth)
+
+
+def test_poisoned_memory_is_nan_in_backward_too() -> None:
+    class Careless(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):  # type: ignore[no-untyped-def]
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, dy):  # type: ignore[no-untyped-def]
+            return torch.empty_like(dy)
+
+    x = torch.ones(5, requires_grad=True)
+    with poisoned():
+        Careless.apply(x).sum().backward()
+    assert x.grad is not None and x.grad.isnan().all()
+
+
+def test_no_writes_names_the_tensor() -> None:
+    x, y = torch.ones(3), torch.ones(4)
+    with pytest.raises(ContractViolation, match="tensor 1, .* was written"), no_writes(x, y):
+        y[2] = 5
+    with no_writes(x, y):
+        x + y[:3]
+
+
+def test_no_sync_raises_at_the_call() -> None:
+    x = torch.ones(3)
+    with no_sync():
+        x.sum()
+    for careless in (lambda: x.sum().item(), lambda: bool(x.any()), lambda: x.nonzero(), lambda: torch.equal(x, x)):
+        with pytest.raises(ContractViolation, match="makes the host wait"), no_sync():
+            careless()
+
+
+def test_count_ops_counts_nested_blocks() -> None:
+    x, w = torch.ones(2, 3), torch.ones(3)
+    with count_ops() as outer:
+        plugin.scaled(x, w)
+        with count_ops() as inner:
+            plugin.scaled(x, w, kernel="reference")
+    assert outer == {("scaled", "right"): 1, ("scaled", "reference"): 1}
+    assert inner == {("scaled", "reference"): 1}
+
+
+# -- Triton's interpreter ----------------------------------------------------------------------------------------------
+interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1")
+
+
+@interpreted
+def test_interpreter_rounds_bfloat16_as_torch_does() -> None:
+    pytest.importorskip("triton")
+    import interpreted as probes
+    from liger.testing import launches
+
+    x = torch.randn(4096, generator=torch.Generator().manual_seed(0)) * 100
+    x[:4] = torch.tensor([float("inf"), float("-inf"), 3.4e38, 1e-40])
+    with launches() as counts:
+        assert torch.equal(probes.cast(x, torch.bfloat16), x.bfloat16())
+    assert counts == {"_cast": 1}
+    whole = torch.arange(-300, 300, dtype=torch.int32)
+    assert torch.equal(probes.cast(whole, torch.bfloat16), whole.bfloat16())
+    assert torch.equal(probes.cast(whole.bfloat16(), torch.int32), whole.bfloat16().int())
+    assert torch.equal(probes.cast(x[4:].half(), torch.bfloat16), x[4:].half().bfloat16())
+    assert probes.cast(torch.full((16,), float("nan")), torch.bfloat16).isnan().all()
+
+
+@interpreted
+@pytest.mark.parametrize("what", ["add", "compare", "sum"])
+def test_interpreter_refuses_bfloat16_arithmetic(what: str) -> None:
+    pytest.importorskip("triton")
+    import interpreted as probes
+
+    with pytest.raises(Exception, match="cast to tl.float32 first"):
+        probes.arithmetic(torch.ones(16, dtype=torch.bfloat16), what)
+    probes.arithmetic(torch.ones(16), what)
+
+
+# -- pytest plugin -----------------------------------------------------------------------------------------------------
+def test_plugin_stays_out_of_other_projects(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\nversion = '1'\n")
+    (tmp_path / "test_x.py").write_text(
+        "import pytest, sys\ndef test_x(request):\n    assert 'torch' not in sys.modules\n"
+        "    with pytest.raises(pytest.FixtureLookupError):\n        request.getfixturevalue('device')\n"
+    )
+    assert _pytest(tmp_path).returncode == 0
+
+
+def test_plugin_refuses_when_triton_was_imported_too_early(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        pytest.skip("only matters without a GPU")
+    (tmp_path / "pyproject.toml").write_text("[tool.liger]\ntest = true\n")
+    (tmp_path / "early.py").write_text("import triton\n")
+    (tmp_path / "test_x.py").write_text("def test_x(device):\n    assert device == 'cpu'\n")
+    early = _pytest(tmp_path, "-p", "early")
+    assert early.returncode != 0 and "Run pytest with TRITON_INTERPRET=1" in early.stdout + early.stderr
+    assert _pytest(tmp_path).returncode == 0
+
+
+def _pytest(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env["PYTHONPATH"] = os.pathsep.join([str(folder), env.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args, str(folder)]
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)

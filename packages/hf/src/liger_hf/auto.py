@@ -1,0 +1,33 @@
+"""Load and patch in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import liger
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+
+class AutoLigerModelForCausalLM(AutoModelForCausalLM):
+    """``AutoModelForCausalLM`` whose models come patched.
+
+    Arguments are those of transformers, plus ``liger``: keyword arguments of ``liger.autopatch``, e.g.
+    ``liger={"skip": "rope", "strict": True}``. The report is logged by the logger ``liger``; for the object itself call
+    ``liger.autopatch`` on a plain model.
+    """
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, liger: Mapping[str, Any] | None = None, **kwargs: Any) -> PreTrainedModel:
+        """Load weights, then patch."""
+        return _patch(AutoModelForCausalLM.from_pretrained(*args, **kwargs), liger)
+
+    @classmethod
+    def from_config(cls, *args: Any, liger: Mapping[str, Any] | None = None, **kwargs: Any) -> PreTrainedModel:
+        """Make random weights, then patch."""
+        return _patch(AutoModelForCausalLM.from_config(*args, **kwargs), liger)
+
+
+def _patch(model: PreTrainedModel, choices: Mapping[str, Any] | None) -> PreTrainedModel:
+    liger.autopatch(model, **(choices or {}))
+    return model

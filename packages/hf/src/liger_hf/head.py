@@ -1,0 +1,251 @@
+"""The head seam: head and loss as one op, while upstream's forward runs unchanged.
+
+The model's forward notes that labels came in. The head's call is then *deferred*: the hidden states are kept and a
+zero-width carrier is returned. The loss call re-enters ``head.__call__`` with the real arguments, so every hook on the
+head (FSDP, ZeRO, accelerate) fires around the fused op, and the loss is the module's output. No carrier leaves the model.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import operator
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from liger.errors import CarrierLeaked, PatchRefused
+from liger.plan import inner_modules
+from liger.swap import Namespace, Part, original_class, own
+from torch import Tensor, nn
+
+from liger_hf import output, transform
+from liger_hf.layers import readable
+
+logger = logging.getLogger("liger")
+SLOT = "_liger_slot"
+FEATURES = ("fused_loss", "skip_logits", "logits", "shift_labels", "num_items_in_batch")
+
+
+class LossCall(NamedTuple):
+    """The arguments of upstream's loss call, and the transform of the logits."""
+
+    labels: Tensor
+    shift_labels: Tensor | None
+    num_items_in_batch: Tensor | int | None
+    ignore_index: int
+    logit_scale: float
+    softcap: float | None
+
+
+class Slot:
+    """The pending head call of one patched model; its forward, its head and its loss function share this object.
+
+    Never a thread-local or a class default: dynamo's guards fail on those at the second call.
+    """
+
+    __slots__ = ("consumed", "head", "hidden", "open", "shape", "thread")
+
+    def __init__(self) -> None:
+        self.open = self.consumed = False
+        self.hidden: Tensor | None = None
+        self.head: Any = None
+        self.shape: tuple[int, ...] = ()
+        self.thread = 0
+
+    def __reduce__(self) -> tuple[type[Slot], tuple[()]]:
+        return Slot, ()
+
+    def enter(self, shape: tuple[int, ...]) -> None:
+        """Open the slot for one forward over labels of ``shape``."""
+        if not torch.compiler.is_compiling():
+            thread = threading.get_ident()
+            if self.open and self.thread != thread:
+                raise RuntimeError(
+                    "a patched model was entered by a second thread while the first is in its forward; "
+                    "give each thread its own model, or unpatch it (nn.DataParallel is not supported)"
+                )
+            self.thread = thread
+        self.open, self.consumed, self.hidden, self.head, self.shape = True, False, None, None, shape
+
+    def leave(self) -> None:
+        """Forget everything."""
+        self.open, self.hidden, self.head = False, None, None
+
+
+# -- Adapters ----------------------------------------------------------------------------------------------------------
+def causal_lm(
+    original: Any, op: Callable[..., Tensor], *, logit_scale: float, softcap: float | None, softcap_path: str | None
+) -> Namespace:
+    """Adapter of the model: opens the slot, and closes it on a loss without logits."""
+    upstream = original.forward
+    upstream_loss = original.loss_function.fget
+    position = [p for p in inspect.signature(upstream).parameters if p != "self"].index("labels")
+    read_softcap = operator.attrgetter(softcap_path) if softcap_path else None
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        labels = args[position] if len(args) > position else kwargs.get("labels")
+        mode = output.logits_mode(kwargs, labels is not None, self.training)
+        slot = self._liger_slot
+        if mode == "full" or labels is None or not _fusable(self, slot):
+            out = upstream(self, *args, **kwargs)
+            return out if mode == "full" or labels is None else output.drop_logits(out)
+        slot.enter(tuple(labels.shape))
+        try:
+            out = upstream(self, *args, **kwargs)
+            hidden, consumed = slot.hidden, slot.consumed
+        finally:
+            slot.leave()
+        if hidden is None:  # the head saw another shape than the labels (logits_to_keep): upstream's own path ran
+            return output.drop_logits(out) if mode == "none" and not self.training else out
+        if not consumed:
+            raise CarrierLeaked(
+                f"{type(self).__name__} called its head but not self.loss_function, so the logits it used were empty; "
+                "call it with logits='full', and report the model type"
+            )
+        out = output.drop_logits(out)
+        return output.lazy(out, self, hidden) if mode == "lazy" else out
+
+    def loss_function(self: Any) -> Any:
+        base, slot = upstream_loss(self), self._liger_slot
+        if slot.hidden is None:
+            return base
+
+        def loss(logits: Any = None, labels: Any = None, vocab_size: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if logits is None or logits.shape[-1] != 0:
+                return base(logits, labels, vocab_size, *args, **kwargs)
+            slot.consumed = True
+            cap = read_softcap(self) if read_softcap else softcap
+            return slot.head(slot.hidden, _loss_call(logit_scale, cap, labels, *args, **kwargs))
+
+        return loss
+
+    return {
+        "forward": own(forward, original),
+        "loss_function": property(loss_function, original.loss_function.fset),
+        "__liger_features__": FEATURES,
+    }
+
+
+def output_embeddings(original: Any, op: Callable[..., Tensor], **constants: Any) -> Namespace:
+    """Adapter of the head: defers its call while the slot is open, and computes the loss when called with a LossCall."""
+    upstream = original.forward
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        slot = self._liger_slot
+        if len(args) != 1 or kwargs or not slot.open or slot.hidden is not None:
+            return nn.Module.__call__(self, *args, **kwargs)
+        hidden = args[0]
+        if tuple(hidden.shape[:-1]) != slot.shape:
+            return nn.Module.__call__(self, hidden)
+        slot.head, slot.hidden = self, hidden
+        return hidden.detach().new_empty((*slot.shape, 0))
+
+    def forward(self: Any, input: Tensor, call: LossCall | None = None) -> Tensor:
+        if call is None:
+            return upstream(self, input)  # type: ignore[no-any-return]
+        return _fused_loss(op, input, self.weight, self.bias, LossCall(*call))
+
+    return {"__call__": own(__call__, original), "forward": own(forward, original)}
+
+
+def _loss_call(
+    logit_scale: float,
+    softcap: float | None,
+    labels: Tensor,
+    num_items_in_batch: Tensor | int | None = None,
+    ignore_index: int = -100,
+    shift_labels: Tensor | None = None,
+    **ignored: Any,  # as upstream's loss does with attention arguments that pass through the forward
+) -> LossCall:
+    return LossCall(labels, shift_labels, num_items_in_batch, ignore_index, logit_scale, softcap)
+
+
+def _fused_loss(op: Callable[..., Tensor], hidden: Tensor, weight: Tensor, bias: Tensor | None, call: LossCall) -> Tensor:
+    target = call.shift_labels
+    if target is None:
+        target = nn.functional.pad(call.labels, (0, 1), value=call.ignore_index)[..., 1:]
+    return op(
+        hidden.reshape(-1, hidden.shape[-1]),
+        weight,
+        target.reshape(-1).to(hidden.device),
+        bias,
+        ignore_index=call.ignore_index,
+        reduction="mean" if call.num_items_in_batch is None else "sum",
+        num_items=call.num_items_in_batch,
+        logit_scale=call.logit_scale,
+        softcap=call.softcap,
+    )
+
+
+# -- When the seam can be used at a call -------------------------------------------------------------------------------
+def _fusable(model: Any, slot: Slot) -> bool:
+    """Whether head and loss are still those that were patched. A LoRA on the head, a resized head or another loss is not."""
+    if original_loss(model) != "ForCausalLMLoss":
+        return False
+    head = model.get_output_embeddings()
+    if SLOT in head.__dict__:
+        return head.__dict__[SLOT] is slot
+    if "modules_to_save" not in head._modules or "original_module" not in head._modules:
+        return False
+    heads = [m for m in head.modules() if SLOT in m.__dict__]
+    for inner in heads:  # PEFT copied the head alone, so its copy holds a slot of its own
+        if inner.__dict__[SLOT] is not slot:
+            inner.__dict__[SLOT] = slot
+    return bool(heads)
+
+
+def original_loss(model: Any) -> str:
+    """Name of the function that upstream would compute the loss with."""
+    return getattr(type(model).__liger_original__.loss_function.fget(model), "__name__", "")
+
+
+# -- Planning ----------------------------------------------------------------------------------------------------------
+def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
+    """The model and its head, or the heads that a wrapper of PEFT's holds.
+
+    Raises:
+        PatchRefused: the head, the loss or what lies between them is not what the op computes.
+    """
+    cls = original_class(model)
+    if "labels" not in inspect.signature(cls.forward).parameters:  # type: ignore[attr-defined]
+        raise PatchRefused("its forward takes no labels")
+    head = model.get_output_embeddings()
+    if head is None:
+        raise PatchRefused(f"{cls.__name__} has no output embeddings")
+    heads = [head] if original_class(head) is nn.Linear else inner_modules(head)
+    for linear in heads or [head]:
+        if original_class(linear) is not nn.Linear:
+            kind = type(linear)
+            raise PatchRefused(f"its head is a {kind.__module__}.{kind.__qualname__}, not a plain Linear: real logits")
+        if reason := readable(linear.weight, "the head's weight"):
+            raise PatchRefused(reason)
+    loss = getattr(cls.loss_function.fget(model), "__name__", "?")  # type: ignore[attr-defined]
+    if loss != "ForCausalLMLoss":
+        raise PatchRefused(f"its loss function is {loss}, not ForCausalLMLoss")
+    found = transform.find(model, heads[0].out_features, heads[0].in_features)
+    _agree(model, options["softcap_path"], found.softcap)
+    slot = Slot()
+    constants = {"logit_scale": found.scale, "softcap": found.softcap}
+    return [
+        Part(model, "liger_hf.head:causal_lm", constants, {SLOT: slot}),
+        *(Part(linear, "liger_hf.head:output_embeddings", {}, {SLOT: slot}) for linear in heads),
+    ]
+
+
+def _agree(model: Any, path: str | None, found: float | None) -> None:
+    declared = operator.attrgetter(path)(model) if path else None
+    if path and (declared is None) != (found is None):
+        raise PatchRefused(f"{path} is {declared}, but its forward applies a soft cap of {found}")
+    if declared is not None and found is not None and abs(declared - found) > 1e-3 * abs(declared):
+        raise PatchRefused(f"{path} is {declared}, but its forward applies a soft cap of {found}")
+
+
+def probe_model(model: Any, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Token ids and labels (2, 6) for the whole model."""
+    ids = torch.randint(model.get_output_embeddings().out_features, (2, 6), generator=generator)
+    ids = ids.to(model.get_output_embeddings().weight.device)
+    return (), {"input_ids": ids, "labels": ids, "use_cache": False}
+
+

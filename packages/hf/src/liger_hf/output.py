@@ -1,0 +1,72 @@
+"""Which logits a forward returns, and outputs without them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch import Tensor
+
+from liger_hf import stub
+
+MODES = ("full", "lazy", "none")
+
+
+def logits_mode(kwargs: dict[str, Any], labels: bool, training: bool) -> str:
+    """Take ``skip_logits`` and ``logits`` out of ``kwargs`` and say what to return: full, lazy or none.
+
+    By default a training forward with labels returns no logits and every other forward all of them.
+
+    Raises:
+        ValueError: an unknown mode, contradicting arguments, or no logits without labels (nothing would be returned).
+    """
+    skip, mode = kwargs.pop("skip_logits", None), kwargs.pop("logits", None)
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"logits is {mode!r}, expected one of {', '.join(MODES)}")
+    if skip is not None and mode is not None and skip != (mode == "none"):
+        raise ValueError(f"skip_logits={skip} contradicts logits={mode!r}; pass one of them")
+    if skip is not None:
+        mode = "none" if skip else "full"
+    if mode is None:
+        return "none" if training and labels else "full"
+    if mode == "none" and not labels:
+        raise ValueError("logits were asked to be left out, but without labels there is no loss to return instead")
+    return str(mode)
+
+
+def drop_logits(out: Any) -> Any:
+    """The same output without logits: as a ModelOutput the key is gone, as a tuple position 1 is None."""
+    if isinstance(out, dict):
+        return type(out)(**{k: v for k, v in out.items() if k != "logits"})
+    return (out[0], None, *out[2:])
+
+
+def lazy(out: Any, model: Any, hidden: Tensor) -> Any:
+    """Give a ModelOutput a ``logits`` that is computed from the hidden states when it is first read."""
+    if not isinstance(out, dict):
+        return (out[0], compute_logits(model, hidden), *out[2:])
+    out.__class__ = _lazy_class(type(out))
+    out.__dict__["_liger_lazy"] = (model, hidden)
+    return out
+
+
+def compute_logits(model: Any, hidden: Tensor) -> Tensor:
+    """Logits as upstream's forward makes them from the backbone's output."""
+    return stub.run(model, hidden).logits  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _lazy_class(cls: type) -> type:
+    def logits(self: Any) -> Any:
+        held = self.__dict__.get("_liger_lazy")
+        if held is None:
+            return self.__dict__.get("logits")
+        if self.__dict__.get("_liger_logits") is None:
+            self.__dict__["_liger_logits"] = compute_logits(*held)
+        return self.__dict__["_liger_logits"]
+
+    def __getitem__(self: Any, key: Any) -> Any:
+        return self.logits if key == "logits" else cls.__getitem__(self, key)  # type: ignore[attr-defined]
+
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__getitem__": __getitem__}
+    return type(cls.__name__, (cls,), {"logits": property(logits), **names})

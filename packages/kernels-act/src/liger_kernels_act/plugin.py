@@ -1,0 +1,55 @@
+"""What this package registers. Data only: importing it loads no torch and no triton."""
+
+from collections.abc import Sequence
+
+import liger
+from liger import Kernel, Needs, Op, Option
+
+SIZES = {"R": (1, 3, 7), "H": (1, 96, 511, 1025, 4097)}
+VARIANTS = ("packed", "fp32 up", "three dimensions")
+NEEDS = Needs(devices=("cuda", "xpu"), dtypes=("float32", "float16", "bfloat16"), interpreter=True)
+
+SILU_MUL = Op(
+    name="silu_mul",
+    public="liger_kernels_act.silu_mul:silu_mul",
+    reference="liger_kernels_act.silu_mul:silu_mul_reference",
+    inputs="liger_kernels_act._pair:pair_inputs",
+    sizes=SIZES,
+    variants=VARIANTS,
+    module="liger_kernels_act.modules:SiLUMul",
+)
+
+GELU_MUL = Op(
+    name="gelu_mul",
+    public="liger_kernels_act.gelu_mul:gelu_mul",
+    reference="liger_kernels_act.gelu_mul:gelu_mul_reference",
+    options={"approximate": Option(default="tanh", values=("none",))},
+    inputs="liger_kernels_act._pair:pair_inputs",
+    sizes=SIZES,
+    variants=VARIANTS,
+    module="liger_kernels_act.modules:GELUMul",
+)
+
+SILU_MUL_TRITON = Kernel(
+    op="silu_mul",
+    name="triton",
+    fn="liger_kernels_act._gated_triton:silu_mul_triton",
+    rank=10,
+    needs=NEEDS,
+    bytes="liger_kernels_act._pair:pair_bytes",
+)
+
+GELU_MUL_TRITON = Kernel(
+    op="gelu_mul",
+    name="triton",
+    fn="liger_kernels_act._gated_triton:gelu_mul_triton",
+    rank=10,
+    needs=NEEDS,
+    bytes="liger_kernels_act._pair:pair_bytes",
+)
+
+
+@liger.hookimpl
+def liger_register_ops() -> Sequence[Op | Kernel]:
+    """Register the gated activations."""
+    return [SILU_MUL, GELU_MUL, SILU_MUL_TRITON, GELU_MUL_TRITON]

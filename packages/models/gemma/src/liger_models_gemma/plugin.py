@@ -1,0 +1,42 @@
+"""Gemma, Gemma 2 and the text part of Gemma 3."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import liger
+from liger import ModelPatch
+from liger_hf import fits
+
+NORM = fits.rms_norm(cast="gemma", eps="eps")
+MLP = fits.gated_mlp(act="gelu_pytorch_tanh")
+ROPE = fits.rope("half")
+
+GEMMA = ModelPatch(
+    model_type="gemma",
+    module="transformers.models.gemma.modeling_gemma",
+    fits={"GemmaRMSNorm": NORM, "GemmaMLP": MLP, "GemmaAttention": ROPE},
+    head=fits.causal_lm_head(),
+    mini="liger_models_gemma.mini:gemma",
+)
+
+GEMMA2 = ModelPatch(
+    model_type="gemma2",
+    module="transformers.models.gemma2.modeling_gemma2",
+    fits={"Gemma2RMSNorm": NORM, "Gemma2MLP": MLP, "Gemma2Attention": ROPE},
+    head=fits.causal_lm_head(softcap="config.final_logit_softcapping"),
+    mini="liger_models_gemma.mini:gemma2",
+)
+
+GEMMA3_TEXT = replace(
+    GEMMA2,
+    model_type="gemma3_text",
+    module="transformers.models.gemma3.modeling_gemma3",
+    fits={"Gemma3RMSNorm": NORM, "Gemma3MLP": MLP, "Gemma3Attention": ROPE},
+    mini="liger_models_gemma.mini:gemma3_text",
+)
+
+
+@liger.hookimpl
+def liger_register_models() -> Sequence[ModelPatch]:
+    """Register the Gemma family."""
+    return [GEMMA, GEMMA2, GEMMA3_TEXT]
