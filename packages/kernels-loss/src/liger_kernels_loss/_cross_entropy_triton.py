@@ -12,6 +12,7 @@ from liger_kernels_loss._rows_triton import (
     LN2,
     NUMBERS,
     class_total,
+    class_weights,
     flags,
     launch_losses,
     numbers,
@@ -61,7 +62,9 @@ def _backward(
             pull += smooth * weight_mass(w_total_ptr, V)
         factor = tl.load(dy_ptr + row * dy_stride)
         z = transform(tl.load(logits_ptr + row * V + cols, mask=mask, other=0.0), scale, softcap, SOFTCAP)
-        dz = row_gradient(z, cols, mask, w_ptr, y, top, total, pull, hit, smooth, factor, scale, softcap, SOFTCAP, SMOOTH)
+        hit = tl.where(cols == y.to(tl.int32), hit, 0.0)
+        w = class_weights(w_ptr, cols, mask)
+        dz = row_gradient(z, w, top, total, pull, hit, smooth, factor, scale, softcap, SOFTCAP, SMOOTH)
         tl.store(out_ptr, dz.to(dlogits_ptr.dtype.element_ty), mask=mask)
 
 

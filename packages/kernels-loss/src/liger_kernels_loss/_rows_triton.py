@@ -20,6 +20,15 @@ NUMBERS = ["R", "ignore_index", "smoothing", "softcap", "scale", "z_loss", "dy_s
 
 # -- Kernels -----------------------------------------------------------------------------------------------------------
 @triton.jit
+def class_weights(w_ptr, at, mask):
+    """Class weights at the columns ``at``; 1 without weights."""
+    w = 1.0
+    if w_ptr is not None:
+        w = tl.load(w_ptr + at, mask=mask, other=0.0)
+    return w
+
+
+@triton.jit
 def row_statistics(
     row_ptr,  # (V,) logits
     w_ptr,  # (V,) fp32 or None
@@ -45,10 +54,7 @@ def row_statistics(
         total = total * tl.exp2((top - base) * LOG2E) + tl.sum(tl.exp2((z - base) * LOG2E), axis=0)
         top = higher
         if SMOOTH:
-            part = tl.where(mask, z - own, 0.0)
-            if w_ptr is not None:
-                part = part * tl.load(w_ptr + cols, mask=mask, other=0.0)
-            away += tl.sum(part, axis=0)
+            away += tl.sum(tl.where(mask, (z - own) * class_weights(w_ptr, cols, mask), 0.0), axis=0)
     return top, total, away
 
 
@@ -57,30 +63,27 @@ def row_label(row_ptr, w_ptr, y, scale, softcap, V: tl.constexpr, SOFTCAP: tl.co
     """-> z and class weight at label y; nan for a label outside [0, V), so that it cannot go unnoticed."""
     inside = (y >= 0) & (y < V)
     own = transform(tl.load(row_ptr + y, mask=inside, other=0.0), scale, softcap, SOFTCAP)
-    weight = 1.0
-    if w_ptr is not None:
-        weight = tl.load(w_ptr + y, mask=inside, other=0.0)
+    weight = class_weights(w_ptr, y, inside)
     return tl.where(inside, own, float("nan")), tl.where(inside, weight, float("nan"))
 
 
 @triton.jit
 def weight_mass(w_total_ptr, V: tl.constexpr):
+    """Sum of the class weights; V without weights."""
+    mass = V * 1.0
     if w_total_ptr is not None:
-        return tl.load(w_total_ptr)
-    return V * 1.0
+        mass = tl.load(w_total_ptr)
+    return mass
 
 
 @triton.jit
 def row_gradient(
-    z,  # (BLOCK,) transformed
-    cols,
-    mask,
-    w_ptr,  # (V,) fp32 or None
-    y,
+    z,  # transformed logits, a block or the label's
+    w,  # their class weights
     top,
     total,
     pull,  # coefficient of p
-    hit,  # what the label's own class is pushed up by
+    hit,  # what is subtracted at the label; 0 elsewhere
     smooth,  # label_smoothing / V
     factor,  # upstream gradient
     scale,
@@ -88,12 +91,10 @@ def row_gradient(
     SOFTCAP: tl.constexpr,
     SMOOTH: tl.constexpr,
 ):
-    dz = tl.exp2((z - top) * LOG2E) * (pull / total) - tl.where(cols == y, hit, 0.0)
+    """-> dlogits in fp32."""
+    dz = tl.exp2((z - top) * LOG2E) * (pull / total) - hit
     if SMOOTH:
-        if w_ptr is not None:
-            dz = dz - smooth * tl.load(w_ptr + cols, mask=mask, other=0.0)
-        else:
-            dz = dz - smooth
+        dz = dz - smooth * w
     return dz * (factor * transform_slope(z, scale, softcap, SOFTCAP))
 
 
@@ -160,10 +161,13 @@ def _row(
                 cols = (BLOCKS - 1 - i) * BLOCK + tl.arange(0, BLOCK)
                 mask = cols < V
                 z = transform(tl.load(row_ptr + cols, mask=mask, other=0.0), scale, softcap, SOFTCAP)
-                dz = row_gradient(
-                    z, cols, mask, w_ptr, y, top, total, pull, hit, smooth, factor, scale, softcap, SOFTCAP, SMOOTH
-                )
+                w = class_weights(w_ptr, cols, mask)
+                dz = row_gradient(z, w, top, total, pull, 0.0, smooth, factor, scale, softcap, SOFTCAP, SMOOTH)
                 tl.store(row_ptr + cols, dz.to(dtype), mask=mask)
+            # the label's column alone, once the block with it is written: comparing every column spills registers
+            tl.debug_barrier()
+            dz = row_gradient(own, weight, top, total, pull, hit, smooth, factor, scale, softcap, SOFTCAP, SMOOTH)
+            tl.store(row_ptr + y, dz.to(dtype), mask=(y >= 0) & (y < V))
 
 
 @triton.jit(do_not_specialize=NUMBERS)

@@ -32,7 +32,8 @@ def transform(logits, scale, softcap, SOFTCAP: tl.constexpr):
 @triton.jit
 def transform_slope(z, scale, softcap, SOFTCAP: tl.constexpr):
     """dz/dlogits, from the transformed z."""
+    slope = scale
     if SOFTCAP:
         t = z / softcap
-        return scale * (1.0 - t * t)
-    return scale
+        slope = scale * (1.0 - t * t)
+    return slope
