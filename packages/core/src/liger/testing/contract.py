@@ -5,6 +5,10 @@ last dimension), of each output and each gradient. Floor, at the largest truth m
 one ulp of the result's dtype plus sqrt(R) ulp of the accumulation dtype (float32, or float64 for itself), where R is the
 number of terms that are summed, 1 if there is no sum. There is no other tolerance anywhere.
 
+A row in which eager is nearly exact by luck, because the roundings of its intermediates cancel, counts with the relative
+error of the other rows, at their 99 % quantile: linear_cross_entropy rounds logits and dlogits, and in 7 of 4097 rows of
+a fp16 dweight eager's error was below a quarter of the usual.
+
 Truncating a 16-bit result instead of rounding it doubles the RMS error at most, and so would pass. It is found by its
 bias: the mean error away from zero, in ulp of each element, which is 0 for rounding and -0.5 for truncation.
 """
@@ -108,9 +112,14 @@ def evaluate(
 
 
 def random_like(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """One normal random output gradient per output, always the same for the same shapes."""
+    """One normal random output gradient per output, always the same for the same shapes; 2 for a scalar.
+
+    A scalar is a loss. Its gradients may be made in the forward and scaled in the backward, which rounds twice unless the
+    factor is a power of two; in training it is 1.
+    """
     generator = torch.Generator().manual_seed(1234)
-    return [torch.randn(o.shape, generator=generator).to(o.device, o.dtype) for o in outputs]
+    seeds = [torch.randn(o.shape, generator=generator) if o.dim() else torch.tensor(2.0) for o in outputs]
+    return [seed.to(o.device, o.dtype) for seed, o in zip(seeds, outputs, strict=True)]
 
 
 def compare(
@@ -166,6 +175,8 @@ def _check(
     floor = _floor(size.amax(-1), actual.dtype, reduction)
     for what, norm in (("largest", _largest), ("RMS", _rms)):
         found, plain = norm(error), norm(eager_error)
+        if rows:
+            plain = torch.maximum(plain, _usual(plain, size.amax(-1)))
         allowed = torch.maximum(FACTOR * plain, floor)
         row = int((found / allowed).argmax())
         if float(found[row]) > float(allowed[row]):
@@ -176,6 +187,13 @@ def _check(
                 f"{float(allowed[row]):.3g} (eager {float(plain[row]):.3g}, floor {float(floor[row]):.3g})"
                 + _at(worst, *values, actual.shape)
             )
+
+
+def _usual(error: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    """Errors of rows at the relative error that one row in a hundred exceeds."""
+    counted = size > 0
+    relative = torch.where(counted, error / size.where(counted, 1.0), 0.0)
+    return size * relative.quantile(0.99) if relative.numel() else error
 
 
 def _check_bias(got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> None:
