@@ -107,6 +107,7 @@ def rules(session: nox.Session) -> None:
     """House rules, versions in step, and that all of it resolves for users on Linux, macOS and Windows."""
     install_everything(session)
     session.run("python", "tools/version.py", "check")
+    session.run("python", "tools/known.py", "check")
     # Only our own wheels from a folder; a local build of torch would hide that the published one does not fit.
     plain = {"UV_FIND_LINKS": None, "MACOSX_DEPLOYMENT_TARGET": "14.0"}  # macOS 14: the oldest with a torch wheel
     files = [str(package.folder / "pyproject.toml") for package in PACKAGES.values()]
@@ -134,15 +135,15 @@ def tests(session: nox.Session, package: Package) -> None:
 def convergence(session: nox.Session) -> None:
     """All packages together: training with and without Liger, many models, other libraries."""
     install_everything(session)
-    apart = ("downstream", "test_house_rules.py", "test_readme.py")  # each has its own session
+    apart = ("downstream", "test_house_rules.py", "test_readme.py", "test_scaffold.py")  # each has its own session
     pytest(session, "tests", *(f"--ignore=tests/{name}" for name in apart))
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])
 def third_party(session: nox.Session) -> None:
-    """Packages that are not in this repository: built as wheels, installed, found and used."""
+    """Packages of others, and what `new` makes: built as wheels, installed, found and used."""
     install_everything(session, "hatchling", "build")
-    pytest(session, "tests/downstream")
+    pytest(session, "tests/downstream", "tests/test_scaffold.py")
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])
@@ -199,8 +200,10 @@ def dev(session: nox.Session) -> None:
 @nox.session(default=False)
 def new(session: nox.Session) -> None:
     """Start a package: `nox -s new -- model foo`, `nox -s new -- kernel norm foo --tier elementwise`."""
-    session.install("-c", "constraints.txt", "-e", "packages/core")
+    upstream = ["transformers"] if "model" in session.posargs[:1] else []  # its source is read, nothing is imported
+    session.install("-c", "constraints.txt", "-e", "packages/core", *upstream)
     session.run("liger", "new", *session.posargs)
+    session.run("python", "tools/known.py", "write")
 
 
 if __name__ == "__main__":

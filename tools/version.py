@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import sys
 
-from repo import ROOT, Package, closure, name_of, packages
+from repo import ROOT, Package, name_of, packages
 
+INIT = ROOT / "packages" / "core" / "src" / "liger" / "__init__.py"
 VERSION_LINE = re.compile(r'(?m)^version = "[^"]*"$')
 VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 
@@ -27,13 +28,8 @@ def problems(found: dict[str, Package]) -> list[str]:
             name = name_of(requirement)
             if name in found and requirement.split(";")[0].strip() != f"{name}=={version}":
                 lines.append(f"{file}: {requirement!r} must be '{name}=={version}'")
-    if "liger-all" in found:
-        kinds = ("liger-kernels-", "liger-models-")
-        lines += [
-            f"packages/all/pyproject.toml: {dist} is missing, liger-all brings every kernel and model package"
-            for dist in sorted(found.keys() - closure(found["liger-all"]).keys())
-            if dist.startswith(kinds)
-        ]
+    if f'__version__ = "{version}"' not in INIT.read_text(encoding="utf-8"):
+        lines.append(f"{INIT.relative_to(ROOT)}: __version__ is not {version}")
     return lines
 
 
@@ -45,6 +41,8 @@ def write(found: dict[str, Package], version: str) -> None:
         file = package.folder / "pyproject.toml"
         text = VERSION_LINE.sub(f'version = "{version}"', file.read_text(encoding="utf-8"), count=1)
         file.write_text(pins.sub(rf'"\1=={version}', text), encoding="utf-8")
+    text = re.sub(r'(?m)^__version__ = "[^"]*"$', f'__version__ = "{version}"', INIT.read_text(encoding="utf-8"))
+    INIT.write_text(text, encoding="utf-8")
 
 
 def main(arguments: list[str]) -> int:

@@ -1,0 +1,230 @@
+"""``liger new``: start a package from ``liger/templates``. What is made passes its own tests at once.
+
+Inside a checkout of this repository the package goes under ``packages/`` and pins its siblings exactly; elsewhere it
+goes into the current folder and takes a range of versions.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from liger import upstream
+from liger._known import OPS
+from liger.errors import LigerError
+from liger.registry import registry
+
+app = typer.Typer(no_args_is_help=True, help="Start a package: a model, or an op with its kernel.")
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+IMPORTS = ("Kernel", "Needs", "Op", "Option")
+
+
+class Tier(enum.StrEnum):
+    """Which kind of kernel an op starts with."""
+
+    elementwise = "elementwise"
+    reduction = "reduction"
+    fused = "fused"
+
+
+TIERS = {
+    Tier.elementwise: {"arguments": "x", "bad_arguments": "x.long()", "option": "beta", "default": 1.0, "other": 2.0},
+    Tier.reduction: {"arguments": "x", "bad_arguments": "x.long()", "option": "eps", "default": 1e-6, "other": 0.1},
+    Tier.fused: {"arguments": "x, x", "bad_arguments": "x.long(), x", "option": "eps", "default": 1e-6, "other": 0.1},
+}
+LIMIT = '        max_size={"H": 16384},  # a program holds whole rows in registers\n'
+REDUCTION = '    reduction="H",\n'
+
+
+@dataclass(frozen=True)
+class Place:
+    """A package to be made or added to: ``kind`` is models or kernels."""
+
+    root: Path
+    kind: str
+    name: str
+
+    @property
+    def inside(self) -> bool:
+        """Whether ``root`` is a checkout of this repository."""
+        return (self.root / "packages" / "core" / "pyproject.toml").is_file()
+
+    @property
+    def label(self) -> str:
+        """``models-foo``: name of entry point and session."""
+        return f"{self.kind}-{self.name.replace('_', '-')}"
+
+    @property
+    def module(self) -> str:
+        """``liger_models_foo``."""
+        return f"liger_{self.label.replace('-', '_')}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the package is, or will be."""
+        if not self.inside:
+            return self.root / f"liger-{self.label}"
+        name = self.name.replace("_", "-")
+        return self.root / "packages" / (f"models/{name}" if self.kind == "models" else f"kernels-{name}")
+
+    @property
+    def code(self) -> Path:
+        """Folder of its modules."""
+        return self.folder / "src" / self.module
+
+    def blanks(self) -> dict[str, str]:
+        """What every template may name."""
+        if self.inside:
+            toml = (self.root / "packages" / "core" / "pyproject.toml").read_text(encoding="utf-8")
+            ours = tomllib.loads(toml)["project"]["version"]
+            own, pin = ours, f"=={ours}"
+        else:
+            major, minor, *_ = version("liger-core").split(".")
+            own, pin = "0.1.0", f">={major}.{minor},<{major}.{int(minor) + 1}"
+        return {"dist": f"liger-{self.label}", "label": self.label, "module": self.module, "version": own, "pin": pin}
+
+
+def new_model(name: str, model_type: str, root: Path) -> Path:
+    """Make a model package for a model type that the installed transformers knows; returns its folder.
+
+    Raises:
+        LigerError: the name is not one, or the package exists.
+        ValueError: transformers does not know the model type.
+    """
+    place = Place(root, "models", _checked(name))
+    if place.folder.exists():
+        raise LigerError(
+            f"{place.folder} exists: add a ModelPatch for {model_type!r} to its plugin.py and a mini instead"
+        )
+    found = upstream.find(model_type)
+    function = re.sub(r"\W", "_", model_type)
+    notes = [f"        # {cls}: not recognised; docs/add-a-model.md says how to fit it" for cls in found.unknown]
+    blanks = {
+        **place.blanks(),
+        "model_type": model_type,
+        "constant": function.upper(),
+        "function": function,
+        "upstream": found.module,
+        "config": found.config,
+        "head": found.head,
+        "fits": "\n".join([*(f'        "{cls}": {fit},' for cls, fit in found.fits.items()), *notes]),
+        "settings": "\n".join(f"        {key}={value!r}," for key, value in found.settings.items()),
+    }
+    _start(place, "model", blanks)
+    _write(place.code / "mini.py", "model/mini.py", blanks)
+    _write(place.folder / "tests" / f"test_{place.name}.py", "model/test.py", blanks)
+    return place.folder
+
+
+def new_kernel(family: str, op: str, tier: Tier, root: Path) -> Path:
+    """Add an op with a reference, a Triton kernel and tests to a family's package, which is made if it does not exist.
+
+    Raises:
+        LigerError: a name is not one or is taken, or the family's plugin.py has a shape that cannot be added to.
+    """
+    place = Place(root, "kernels", _checked(family))
+    if _checked(op) in {*registry().ops, *OPS} or (place.code / f"{op}.py").exists():
+        raise LigerError(f"there is an op {op!r} already; take another name")
+    rows = tier is not Tier.elementwise
+    extra = {"reduction": REDUCTION if rows else "", "limit": LIMIT if rows else ""}
+    blanks = {**place.blanks(), **TIERS[tier], **extra, "family": place.name, "op": op, "constant": op.upper()}
+    plugin = place.code / "plugin.py"
+    if not place.folder.exists():
+        _start(place, "kernel", blanks)
+    text = plugin.read_text(encoding="utf-8")
+    added = add_to_plugin(text, _fill("op/registration.py", blanks), (op.upper(), f"{op.upper()}_TRITON"))
+    _write(place.code / f"{op}.py", f"op/{tier}.py", blanks)
+    _write(place.code / f"_{op}_triton.py", f"op/{tier}_triton.py", blanks)
+    _write(place.folder / "tests" / f"test_{op}.py", "op/test.py", blanks)
+    plugin.write_text(added, encoding="utf-8")
+    return place.folder
+
+
+def add_to_plugin(text: str, declarations: str, names: Iterable[str]) -> str:
+    """The source of a plugin.py with further declarations, returned by its ``liger_register_ops``."""
+    tree = ast.parse(text)
+    hook = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "liger_register_ops"), None)
+    result = hook.body[-1] if hook else None
+    if hook is None or not isinstance(result, ast.Return) or not isinstance(result.value, ast.List):
+        raise LigerError("plugin.py has no liger_register_ops that ends with `return [...]`; add the op by hand")
+    items = [*(ast.unparse(item) for item in result.value.elts), *names]
+    line = f"    return [{', '.join(items)}]"
+    if len(line) > 120:
+        line = "    return [\n" + "".join(f"        {item},\n" for item in items) + "    ]"
+    lines = text.splitlines()
+    lines[result.lineno - 1 : result.end_lineno] = [line]
+    start = (hook.decorator_list[0] if hook.decorator_list else hook).lineno - 1
+    lines[start - 1 : start] = [*declarations.rstrip().splitlines(), "", ""]  # one blank line before, two after
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == "liger":
+            every = sorted({*IMPORTS, *(alias.name for alias in node.names)})
+            lines[node.lineno - 1 : node.end_lineno] = [f"from liger import {', '.join(every)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _start(place: Place, kind: str, blanks: Mapping[str, object]) -> None:
+    for name in ("pyproject.toml", "README.md"):
+        _write(place.folder / name, f"{kind}/{name}", blanks)
+    for name in ("__init__.py", "plugin.py"):
+        _write(place.code / name, f"{kind}/{name}", blanks)
+    (place.code / "py.typed").touch()
+    if place.inside:
+        (place.folder / "LICENSE").write_bytes((place.root / "LICENSE").read_bytes())
+
+
+def _fill(template: str, blanks: Mapping[str, object]) -> str:
+    source = files("liger").joinpath("templates", f"{template}.in").read_text(encoding="utf-8")
+    return Template(source).substitute(blanks)
+
+
+def _write(path: Path, template: str, blanks: Mapping[str, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_fill(template, blanks), encoding="utf-8")
+
+
+def _checked(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise LigerError(f"{name!r} cannot be a name here: lower-case letters, digits and _, a letter first")
+    return name
+
+
+# -- Commands ----------------------------------------------------------------------------------------------------------
+Root = Annotated[Path, typer.Option(help="Where to make it: a checkout of this repository, or any folder.")]
+
+
+@app.command()
+def model(
+    name: Annotated[str, typer.Argument(help="Name of the family, e.g. qwen.")],
+    model_type: Annotated[str | None, typer.Option(help="config.model_type; by default the name.")] = None,
+    root: Root = Path(),
+) -> None:
+    """A model package for a model type that the installed transformers knows."""
+    _done(new_model(name, model_type or name, root))
+
+
+@app.command()
+def kernel(
+    family: Annotated[str, typer.Argument(help="Family of the op, e.g. norm: packages/kernels-norm.")],
+    op: Annotated[str, typer.Argument(help="Name of the op, e.g. layer_norm.")],
+    tier: Annotated[Tier, typer.Option(help="Which template to start from.")] = Tier.elementwise,
+    root: Root = Path(),
+) -> None:
+    """An op with its reference, a Triton kernel and tests."""
+    _done(new_kernel(family, op, tier, root))
+
+
+def _done(folder: Path) -> None:
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        typer.echo(path)
+    typer.echo("it passes its tests as it is: run them, then replace what is there by yours, step by step")
