@@ -309,7 +309,8 @@ def test_own_loss_function_is_used(pair):
 
     plain.loss_function = patched.loss_function = loss
     out = expect_equal_step(plain, patched, **pair.batch())
-    assert out.logits is None
+    assert out.logits.shape[-1] == 256  # not fused, so the logits are there
+    assert patched(**pair.batch(), skip_logits=True).logits is None
 
 
 def test_model_with_its_own_loss_is_refused_at_once(pair):

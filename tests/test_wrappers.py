@@ -207,7 +207,8 @@ def test_lora_on_the_head_uses_real_logits_and_says_so(pair, order):
         assert row.op == "linear_cross_entropy" and "peft.tuners.lora" in row.reason and "real logits" in row.reason
     _, got, _ = step(model, **pair.batch())
     assert any("lm_head.lora_B" in n and g.abs().max() > 0 for n, g in got.items())
-    expect_equal_step(plain, model, **pair.batch())
+    out = expect_equal_step(plain, model, **pair.batch())
+    assert out.logits.shape[-1] == 256
 
 
 def test_merge_and_unload_keeps_the_patch(pair):
