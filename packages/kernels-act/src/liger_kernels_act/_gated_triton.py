@@ -17,13 +17,13 @@ TILE = 1024  # elements of one program: 4 warps x 32 lanes x 8 elements, one 16-
 # -- Kernels -----------------------------------------------------------------------------------------------------------
 @triton.jit
 def _sigmoid_gate(g, x):
-    """g * sigmoid(x), sigmoid(x) and 1 - sigmoid(x), without overflow or cancellation on either side of 0."""
+    """g * sigmoid(x), sigmoid(x) and 1 - sigmoid(x), without cancellation on either side of 0."""
     e = tl.exp(-tl.abs(x))
     small = e / (1.0 + e)
     big = 1.0 / (1.0 + e)
     positive = x >= 0
-    gated = tl.where(positive, g, g * e) / (1.0 + e)  # a rounding less than g * sigmoid
-    return gated, tl.where(positive, big, small), tl.where(positive, small, big)
+    # exp overflows to inf for x < -88, which gives -0 as it should
+    return g / (1.0 + tl.exp(-x)), tl.where(positive, big, small), tl.where(positive, small, big)
 
 
 @triton.jit
@@ -31,12 +31,12 @@ def _act(g, ACT: tl.constexpr):
     """act(g) and its derivative; what the caller does not use is removed by the compiler."""
     if ACT == SILU:
         y, s, rest = _sigmoid_gate(g, g)
-        return y, s + y * rest
+        return y, s * (1.0 + g * rest)  # this form stays accurate where the slope is near 0
     if ACT == GELU_TANH:
         # (1 + tanh(u)) / 2 = sigmoid(2 u), and triton itself has no tanh
         square = g * g
-        y, s, rest = _sigmoid_gate(g, 1.5957691216057308 * g * (1.0 + 0.044715 * square))
-        return y, s + y * rest * (1.5957691216057308 * (1.0 + 0.134145 * square))
+        y, s, rest = _sigmoid_gate(g, g * (1.5957691216057308 + 0.07135481627260025 * square))
+        return y, s * (1.0 + g * rest * (1.5957691216057308 + 0.21406444881780074 * square))
     cdf = 0.5 * (1.0 + tl.erf(0.7071067811865476 * g))
     return g * cdf, cdf + g * 0.3989422804014327 * tl.exp(-0.5 * g * g)
 
