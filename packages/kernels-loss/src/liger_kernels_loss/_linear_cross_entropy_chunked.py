@@ -40,9 +40,8 @@ def chunk_rows(rows: int, classes: int, item: int, workspace_mb: float | None, d
     most = max(1, fit) if workspace_mb else min(high, max(low, fit))
     chunks = max(1, -(-rows // most))
     even = -(-rows // chunks)
-    if even >= 256:
-        even = -(-even // 128) * 128  # whole tiles of the products
-    return max(1, min(even, most, rows))
+    tiles = -(-even // 128) * 128  # whole tiles of the products
+    return max(1, tiles if 256 <= even and tiles <= most else even)
 
 
 def _gradient_dtype(weight: torch.Tensor, accum_dtype: torch.dtype | None) -> torch.dtype:
