@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from liger.errors import KernelUnavailable
 from liger.ops import cross_entropy, linear_cross_entropy
 from liger.testing import check_compile, no_sync, opcheck
 from liger_kernels_loss._linear_cross_entropy_chunked import chunk_rows
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 KERNELS = ("torch", "triton")
 SLOW = ("torch", pytest.param("triton", marks=pytest.mark.gpu))  # thousands of rows are too many for the interpreter
@@ -64,7 +65,14 @@ def test_never_all_logits(kernel: str, reduction: str, device: str) -> None:
     hidden, weight, target = inputs(rows, width, classes, device)
     with Allocations() as mode:
         loss = linear_cross_entropy(
-            hidden, weight, target, softcap=5.0, label_smoothing=0.1, reduction=reduction, workspace_mb=0.02, kernel=kernel
+            hidden,
+            weight,
+            target,
+            softcap=5.0,
+            label_smoothing=0.1,
+            reduction=reduction,
+            workspace_mb=0.02,
+            kernel=kernel,
         )
         loss.sum().backward()
     assert mode.largest <= 0.02 * 2**20 < rows * classes * 4 / 5
@@ -175,7 +183,9 @@ def test_chunk_sizes() -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_fp16_neither_overflows_nor_vanishes(kernel: str, device: str) -> None:
     rows = 400
-    hidden = (200 + torch.randn(rows, 8)).to(device, torch.float16).requires_grad_()  # sums of 400 such rows exceed 65504
+    hidden = (
+        (200 + torch.randn(rows, 8)).to(device, torch.float16).requires_grad_()
+    )  # sums of 400 such rows exceed 65504
     weight = (torch.randn(3, 8) * 1e-3).to(device, torch.float16).requires_grad_()
     target = torch.zeros(rows, dtype=torch.long, device=device)
     loss = linear_cross_entropy(hidden, weight, target, kernel=kernel)
@@ -189,7 +199,13 @@ def test_fp16_neither_overflows_nor_vanishes(kernel: str, device: str) -> None:
 def test_the_loss_is_cross_entropys(kernel: str, device: str) -> None:
     hidden, weight, target = inputs(33, 16, 77, device, torch.bfloat16)
     bias = torch.randn(77, device=device, dtype=torch.bfloat16)
-    options: dict[str, Any] = {"label_smoothing": 0.1, "softcap": 4.0, "logit_scale": 1.5, "z_loss": 0.01, "reduction": "none"}
+    options: dict[str, Any] = {
+        "label_smoothing": 0.1,
+        "softcap": 4.0,
+        "logit_scale": 1.5,
+        "z_loss": 0.01,
+        "reduction": "none",
+    }
     logits = F.linear(hidden, weight, bias)
     plain = cross_entropy(logits, target, kernel="reference", **options)
     fused = linear_cross_entropy(hidden, weight, target, bias, workspace_mb=0.001, kernel=kernel, **options)
@@ -197,7 +213,7 @@ def test_the_loss_is_cross_entropys(kernel: str, device: str) -> None:
 
 
 # -- Dtypes ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("kernel", ("reference", *KERNELS))
+@pytest.mark.parametrize("kernel", ["reference", *KERNELS])
 def test_c08_autocast_is_linear_and_cross_entropy_under_autocast(kernel: str, device: str) -> None:
     hidden = torch.randn(20, 16, device=device, dtype=torch.bfloat16, requires_grad=True)
     weight = torch.randn(31, 16, device=device, requires_grad=True)
@@ -255,7 +271,11 @@ def test_no_sync_with_every_option(kernel: str, device: str) -> None:
     class_weight = torch.rand(9, device=device)
     num_items = torch.tensor(4, device=device)
     with no_sync():
-        for options in ({"num_items": num_items}, {"reduction": "none"}, {"label_smoothing": 0.1, "workspace_mb": 1e-4}):
+        for options in (
+            {"num_items": num_items},
+            {"reduction": "none"},
+            {"label_smoothing": 0.1, "workspace_mb": 1e-4},
+        ):
             loss = linear_cross_entropy(hidden, weight, target, None, class_weight, kernel=kernel, **options)
             loss.sum().backward()
 
@@ -269,7 +289,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids="-".join)
-@pytest.mark.parametrize("kernel", ("torch", "triton"))
+@pytest.mark.parametrize("kernel", ["torch", "triton"])
 def test_compile(kernel: str, options: dict[str, Any], device: str) -> None:
     """Lengths that are one chunk and lengths that are many: at most two graphs."""
     calls = []

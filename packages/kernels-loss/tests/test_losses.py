@@ -6,18 +6,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import liger
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+
+import liger
 from liger import ops
 from liger.testing import assert_contract, no_writes
 from liger_kernels_loss import _rows_triton
 from liger_kernels_loss.cross_entropy import cross_entropy_reference
 from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy_reference
-from torch import Tensor
 
 LINEAR = ("reference", "torch", "triton")
 PLAIN = ("reference", "triton")
@@ -68,7 +69,7 @@ def close(a: Tensor, b: Tensor, tolerance: float = 2e-6) -> bool:
 
 
 # -- Meaning -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("mix", MIXES, ids=lambda mix: "-".join(mix))
+@pytest.mark.parametrize("mix", MIXES, ids="-".join)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("op", "kernel"), FUSED)
 def test_options_together_with_class_weights_and_bias(
@@ -268,7 +269,9 @@ def test_softcap_curve(x: float, device: str) -> None:
     logits = torch.tensor([[x * 4, 0.0]], device=device)
     z = 4 * math.tanh(x)
     options: dict[str, Any] = {"softcap": 4.0, "reduction": "sum"}
-    up, down = (float(ops.cross_entropy(logits, torch.tensor([y], device=device), kernel="triton", **options)) for y in (0, 1))
+    up, down = (
+        float(ops.cross_entropy(logits, torch.tensor([y], device=device), kernel="triton", **options)) for y in (0, 1)
+    )
     assert abs((down - up) - z) <= 3e-7 * (1 + abs(z))
 
 
@@ -415,7 +418,11 @@ def _bad_calls() -> list[tuple[type[Exception], str, Callable[[], object]]]:
         (ValueError, r"label_smoothing is 1.5, expected a number in \[0, 1\]", lambda: ce(z, y, label_smoothing=1.5)),
         (ValueError, r"softcap is 0.0, expected None or a positive", lambda: ce(z, y, softcap=0.0)),
         (ValueError, r"logit_scale is 0.0, expected a finite number", lambda: ce(z, y, logit_scale=0.0)),
-        (ValueError, r"num_items divides a sum, but reduction is 'none'", lambda: ce(z, y, reduction="none", num_items=3)),
+        (
+            ValueError,
+            r"num_items divides a sum, but reduction is 'none'",
+            lambda: ce(z, y, reduction="none", num_items=3),
+        ),
         (ValueError, r"num_items has shape \(2,\), expected one element", lambda: ce(z, y, num_items=torch.ones(2))),
         (ValueError, r"num_items is -1, expected", lambda: ce(z, y, num_items=-1)),
         (ValueError, r"target has shape \(3,\), expected \(4,\)", lambda: ce(z, y[:3])),
@@ -424,7 +431,11 @@ def _bad_calls() -> list[tuple[type[Exception], str, Callable[[], object]]]:
         (TypeError, r"logits must be floating .* got torch.int64", lambda: ce(y[None], y)),
         (ValueError, r"logits have shape \(4, 0\), expected at least one class", lambda: ce(z[:, :0], y)),
         (ValueError, r"weight has shape \(8,\), expected \(9,\)", lambda: ce(z, y, torch.ones(8))),
-        (TypeError, r"weight must be floating on cpu, got torch.int64", lambda: ce(z, y, torch.ones(9, dtype=torch.long))),
+        (
+            TypeError,
+            r"weight must be floating on cpu, got torch.int64",
+            lambda: ce(z, y, torch.ones(9, dtype=torch.long)),
+        ),
         (ValueError, r"weight requires a gradient", lambda: ce(z, y, needs_gradient)),
         (ValueError, r"class_weight has shape \(3,\), expected \(9,\)", lambda: lce(h, w, y, None, torch.ones(3))),
         (ValueError, r"weight has shape \(9, 2\), expected \(V, 3\)", lambda: lce(h, w[:, :2], y)),
@@ -434,7 +445,11 @@ def _bad_calls() -> list[tuple[type[Exception], str, Callable[[], object]]]:
         (TypeError, r"weight is torch.float32 but hidden is torch.bfloat16", lambda: lce(h.bfloat16(), w, y)),
         (TypeError, r"bias is torch.float16 but hidden is torch.float32", lambda: lce(h, w, y, torch.ones(9).half())),
         (TypeError, r"weight must be floating on cpu .* got torch.float32 on meta", lambda: lce(h, w.to("meta"), y)),
-        (ValueError, r"accum_dtype is 'float23', expected None or torch.float32", lambda: lce(h, w, y, accum_dtype="float23")),
+        (
+            ValueError,
+            r"accum_dtype is 'float23', expected None or torch.float32",
+            lambda: lce(h, w, y, accum_dtype="float23"),
+        ),
         (ValueError, r"accum_dtype is torch.float16", lambda: lce(h, w, y, accum_dtype=torch.float16)),
         (ValueError, r"workspace_mb is 0, expected None or a positive", lambda: lce(h, w, y, workspace_mb=0)),
         (TypeError, r"unexpected keyword argument 'chunk'", lambda: lce(h, w, y, chunk=3)),
