@@ -10,8 +10,9 @@ One rounding error says little about how large rounding errors are, so where row
 several neighbours of the inputs, each value one ulp up or down, and each against its own truth. The RMS error is compared
 over 64 elements or more.
 
-A row in which eager is nearly exact by luck, because the roundings of its intermediates cancel, counts with the relative
-error of the other rows, at their 99 % quantile.
+A row in which eager is nearly exact by luck, because the roundings of its intermediates cancel, counts with the
+relative error of the other rows, at their 99 % quantile. Measured on the fp16 dweight of linear_cross_entropy, where
+logits, dlogits and the result are rounded: without this a kernel with the same roundings failed in 7 of 4097 rows.
 
 Truncating a 16-bit result instead of rounding it doubles the RMS error at most, and so would pass. It is found by its
 bias: the mean error away from zero, in ulp of each element, which is 0 for rounding and -0.5 for truncation. It is looked
@@ -126,9 +127,14 @@ def evaluate(
 
 
 def random_like(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """One normal random output gradient per output, always the same for the same shapes."""
+    """One normal random output gradient per output, always the same for the same shapes; 2 for a scalar.
+
+    A scalar is a loss. Its gradients may be made in the forward and scaled in the backward, which rounds twice unless
+    the factor is a power of two; in training it is 1.
+    """
     generator = torch.Generator().manual_seed(1234)
-    return [torch.randn(o.shape, generator=generator).to(o.device, o.dtype) for o in outputs]
+    seeds = [torch.randn(o.shape, generator=generator) if o.dim() else torch.tensor(2.0) for o in outputs]
+    return [seed.to(o.device, o.dtype) for seed, o in zip(seeds, outputs, strict=True)]
 
 
 def compare(
