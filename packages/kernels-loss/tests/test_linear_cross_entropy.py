@@ -222,7 +222,11 @@ def test_c08_autocast_is_linear_and_cross_entropy_under_autocast(kernel: str, de
     with torch.autocast(device, dtype=torch.bfloat16):
         expected = F.cross_entropy(F.linear(hidden, weight, bias), target)
         got = linear_cross_entropy(hidden, weight, target, bias, kernel=kernel)
-    assert relative(got, expected) < 1e-6
+    # two products may round a bf16 logit differently: each loss is compared with the truth for the bf16 values
+    logits = F.linear(hidden.double(), weight.bfloat16().double(), bias.bfloat16().double())
+    truth = F.cross_entropy(logits, target)
+    rounding = 2**-8 * logits.abs().max() / len(target) ** 0.5
+    assert abs(got - truth) <= max(2 * abs(expected - truth), rounding)
     for reduction in ("mean", "none"):
         with torch.autocast(device, dtype=torch.bfloat16):
             got = linear_cross_entropy(hidden, weight, target, bias, reduction=reduction, kernel=kernel).mean()

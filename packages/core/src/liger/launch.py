@@ -22,9 +22,13 @@ def launch(
     *,
     num_warps: int,
     num_stages: int = 1,
+    fuse_multiply_add: bool = True,
     **constants: Any,
 ) -> None:
     """Launch a ``@triton.jit`` kernel whose parameters are tensors, then numbers, then constexprs, in this order.
+
+    ``fuse_multiply_add=False`` keeps each product's own rounding, where a result must have upstream's bits: LLVM narrows
+    16-bit values that were widened and rounded again, and then contracts them into one fma.
 
     Numbers must be listed in ``do_not_specialize``; anything the code should be specialised on is a constexpr. On CUDA
     the compiled kernel is called directly, which costs a third of ``kernel[grid](...)``; elsewhere (interpreter, meta
@@ -35,7 +39,7 @@ def launch(
         return
     first = tensors[0]
     assert first is not None  # our own bug: a kernel without a tensor
-    meta = {"num_warps": num_warps, "num_stages": num_stages}
+    meta = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuse_multiply_add}
     if first.device.type != "cuda":
         kernel[grid](*tensors, *numbers, **constants, **meta)
         return
@@ -48,6 +52,7 @@ def launch(
         tuple([p & 15 == 0 for p in pointers]),
         num_warps,
         num_stages,
+        fuse_multiply_add,
         tuple([None if t is None else t.dtype for t in tensors]),
         tuple([_INT32_MIN <= n <= _INT32_MAX if type(n) is int else None for n in numbers]),
         tuple(constants.values()),

@@ -163,7 +163,8 @@ def _launch(
         "BLOCK": block, "REST": rest, "HEADS": per_program, "BACKWARD": backward,
     }  # fmt: skip
     tensors = (cos, sin, *pairs[0], *pairs[1])
-    launch(_rope, grid, tensors, (T, *(s // unit for s in strides)), num_warps=4, **consts)
+    numbers = (T, *(s // unit for s in strides))
+    launch(_rope, grid, tensors, numbers, num_warps=4, fuse_multiply_add=False, **consts)
 
 
 def _forward_fake(
