@@ -18,7 +18,7 @@ from liger.plugins import PLUGIN_API
 if TYPE_CHECKING:
     from liger import nn, ops
     from liger.api import autopatch, is_patched, patched, plan, supports, unpatch
-    from liger.explain import explain
+    from liger.explanation import explain
     from liger.report import Report, Row
 
 __version__ = "0.1.0"
@@ -51,7 +51,7 @@ __all__ = [
 _LAZY = {
     **dict.fromkeys(("autopatch", "is_patched", "patched", "plan", "supports", "unpatch"), "liger.api"),
     **dict.fromkeys(("Report", "Row"), "liger.report"),
-    "explain": "liger.explain",
+    "explain": "liger.explanation",
 }
 
 

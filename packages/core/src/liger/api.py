@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from liger import patch
-from liger.plan import Choices, make_plan, unwrap
+from liger.planner import Choices, make_plan, unwrap
 from liger.report import Report
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ FEATURES = {
     "fused_loss": "the loss is computed from hidden states and head weight, without the full logits",
     "skip_logits": "forward takes skip_logits=True and then returns a loss without logits, in evaluation too",
     "logits": "forward takes logits='full', 'lazy' or 'none'",
+    "token_accuracy": "forward takes return_token_accuracy=True and returns out.token_accuracy, with or without logits",
     "shift_labels": "shift_labels beats labels in the fused loss",
     "num_items_in_batch": "num_items_in_batch divides the summed loss",
 }

@@ -45,7 +45,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """List the kernels of an op and why each can or cannot serve."""
-    from liger.explain import explain as ask
+    from liger.explanation import explain as ask
 
     found = ask(op, device=device, dtypes=(dtype,))
     typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
@@ -96,7 +96,7 @@ def build() -> typer.Typer:
 
 def _plan_without_models(target: str) -> None:
     """Show what would be patched; needs a model package."""
-    from liger.plan import unknown_reason
+    from liger.planner import unknown_reason
 
     console.print(unknown_reason(target, registry()), markup=False)
     console.print("reading a model directory or hub id needs liger-hf: pip install liger-hf", markup=False)

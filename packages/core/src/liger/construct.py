@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from liger.declare import ModelPatch
 from liger.errors import AlreadyPatched, PatchRefused, UnpatchConflict, WrongOrder
 from liger.patch import MISSING, PENDING
-from liger.plan import Choices, unknown_reason
+from liger.planner import Choices, unknown_reason
 from liger.registry import registry
 from liger.report import Report, Row
 from liger.swap import Spec, own, swapped_class

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from liger.errors import PluginError
 
@@ -175,7 +175,7 @@ class Fit:
         match: ``f(module, options) -> str | None``: why this module does not fit, or None if it does.
         parts: ``f(module, options) -> list[liger.swap.Part]`` for a fit that spans several modules; it may raise
             PatchRefused with the reason.
-        probe: ``f(module, generator) -> (args, kwargs)``: inputs of the module's forward, for ``verify=True``.
+        probe: ``f(module, generator) -> Probe``: how to run the module by itself, for ``verify=True``.
     """
 
     id: str
@@ -185,6 +185,20 @@ class Fit:
     match: str | None = None
     parts: str | None = None
     probe: str | None = None
+
+
+class Probe(NamedTuple):
+    """A way to run a module by itself.
+
+    Attributes:
+        run: ``f(module, *inputs) -> tensor``; called with the module, its replacement and a float64 copy.
+        inputs: tensors; gradients are compared of those that require one, and of the parameters in use.
+        uses: names of the direct children that are used; None for the whole module.
+    """
+
+    run: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    uses: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,8 @@ class Registry:
     def hint(self, op: str) -> str:
         """What to do about an op that is not installed."""
         if package := OPS.get(op):
-            return f"pip install {package}"
+            broken = [str(i) for i in self.plugins.failed if i.dist == package]
+            return broken[0] if broken else f"pip install {package}"
         return f"installed ops: {', '.join(sorted(self.ops)) or 'none'}{_near(op, self.ops)}"
 
     def kernels(self, op: str) -> list[Kernel]:

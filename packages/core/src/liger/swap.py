@@ -135,8 +135,11 @@ def match_signature(adapter: Callable[..., Any], original: type) -> str | None:
     function = getattr(adapter, "__liger_adapter__", None)
     if function is None:
         return None
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY][2:]
     upstream = _parameters(original.forward)  # type: ignore[attr-defined]
+    constants = {inspect.Parameter.KEYWORD_ONLY}
+    if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(original.forward).parameters.values()):  # type: ignore[attr-defined]
+        constants.add(inspect.Parameter.VAR_KEYWORD)
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind not in constants][2:]
     named = [(o.kind is o.POSITIONAL_ONLY or o.name == u) for o, u in zip(parameters, upstream, strict=False)]
     if len(parameters) != len(upstream) or not all(named):
         return f"upstream's forward takes ({', '.join(upstream)}), the adapter ({', '.join(p.name for p in parameters)})"

@@ -84,5 +84,5 @@ def causal_lm_head(*, softcap: str | None = None) -> Fit:
         adapter="liger_hf.head:causal_lm",
         options={"softcap_path": softcap},
         parts="liger_hf.head:parts",
-        probe="liger_hf.head:probe_model",
+        probe="liger_hf.head:probe_head",
     )

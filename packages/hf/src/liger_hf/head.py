@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import inspect
 import logging
-import operator
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
-from liger.plan import inner_modules
+from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own
 from torch import Tensor, nn
 
-from liger_hf import output, transform
+from liger_hf import output, stub, transform
+from liger_hf.accuracy import accuracy_of_logits, shifted, token_accuracy
 from liger_hf.layers import readable
 
 logger = logging.getLogger("liger")
 SLOT = "_liger_slot"
-FEATURES = ("fused_loss", "skip_logits", "logits", "shift_labels", "num_items_in_batch")
+FEATURES = ("fused_loss", "skip_logits", "logits", "token_accuracy", "shift_labels", "num_items_in_batch")
 
 
 class LossCall(NamedTuple):
@@ -37,6 +38,7 @@ class LossCall(NamedTuple):
     ignore_index: int
     logit_scale: float
     softcap: float | None
+    accuracy: bool
 
 
 class Slot:
@@ -45,11 +47,12 @@ class Slot:
     Never a thread-local or a class default: dynamo's guards fail on those at the second call.
     """
 
-    __slots__ = ("consumed", "head", "hidden", "open", "shape", "thread")
+    __slots__ = ("accuracy", "consumed", "head", "hidden", "open", "shape", "thread", "want_accuracy")
 
     def __init__(self) -> None:
-        self.open = self.consumed = False
+        self.open = self.consumed = self.want_accuracy = False
         self.hidden: Tensor | None = None
+        self.accuracy: Tensor | None = None
         self.head: Any = None
         self.shape: tuple[int, ...] = ()
         self.thread = 0
@@ -57,7 +60,7 @@ class Slot:
     def __reduce__(self) -> tuple[type[Slot], tuple[()]]:
         return Slot, ()
 
-    def enter(self, shape: tuple[int, ...]) -> None:
+    def enter(self, shape: tuple[int, ...], want_accuracy: bool = False) -> None:
         """Open the slot for one forward over labels of ``shape``."""
         if not torch.compiler.is_compiling():
             thread = threading.get_ident()
@@ -67,11 +70,12 @@ class Slot:
                     "give each thread its own model, or unpatch it (nn.DataParallel is not supported)"
                 )
             self.thread = thread
-        self.open, self.consumed, self.hidden, self.head, self.shape = True, False, None, None, shape
+        self.open, self.consumed, self.want_accuracy = True, False, want_accuracy
+        self.hidden, self.head, self.accuracy, self.shape = None, None, None, shape
 
     def leave(self) -> None:
         """Forget everything."""
-        self.open, self.hidden, self.head = False, None, None
+        self.open, self.hidden, self.head, self.accuracy = False, None, None, None
 
 
 # -- Adapters ----------------------------------------------------------------------------------------------------------
@@ -82,29 +86,30 @@ def causal_lm(
     upstream = original.forward
     upstream_loss = original.loss_function.fget
     position = [p for p in inspect.signature(upstream).parameters if p != "self"].index("labels")
-    read_softcap = operator.attrgetter(softcap_path) if softcap_path else None
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         labels = args[position] if len(args) > position else kwargs.get("labels")
-        mode = output.logits_mode(kwargs, labels is not None, self.training)
+        want = output.wanted(kwargs, labels is not None)
         slot = self._liger_slot
-        if mode == "full" or labels is None or not _fusable(self, slot):
-            out = upstream(self, *args, **kwargs)
-            return out if mode == "full" or labels is None else output.drop_logits(out)
-        slot.enter(tuple(labels.shape))
+        mode = want.logits or ("none" if self.training and labels is not None else "full")
+        if mode == "full" or not _fusable(self, slot, upstream_loss):
+            return _finish(upstream(self, *args, **kwargs), want, labels, kwargs)
+        slot.enter(tuple(labels.shape), want.accuracy)
         try:
             out = upstream(self, *args, **kwargs)
-            hidden, consumed = slot.hidden, slot.consumed
+            hidden, consumed, accuracy = slot.hidden, slot.consumed, slot.accuracy
         finally:
             slot.leave()
         if hidden is None:  # the head saw another shape than the labels (logits_to_keep): upstream's own path ran
-            return output.drop_logits(out) if mode == "none" and not self.training else out
+            return _finish(out, want, labels, kwargs)
         if not consumed:
             raise CarrierLeaked(
                 f"{type(self).__name__} called its head but not self.loss_function, so the logits it used were empty; "
                 "call it with logits='full', and report the model type"
             )
         out = output.drop_logits(out)
+        if want.accuracy:
+            out = output.add_accuracy(out, accuracy)
         return output.lazy(out, self, hidden) if mode == "lazy" else out
 
     def loss_function(self: Any) -> Any:
@@ -116,8 +121,10 @@ def causal_lm(
             if logits is None or logits.shape[-1] != 0:
                 return base(logits, labels, vocab_size, *args, **kwargs)
             slot.consumed = True
-            cap = read_softcap(self) if read_softcap else softcap
-            return slot.head(slot.hidden, _loss_call(logit_scale, cap, labels, *args, **kwargs))
+            cap = read(self, softcap_path) if softcap_path else softcap
+            call = _loss_call(logit_scale, cap, slot.want_accuracy, labels, *args, **kwargs)
+            value, slot.accuracy = slot.head(slot.hidden, call)
+            return value
 
         return loss
 
@@ -142,34 +149,46 @@ def output_embeddings(original: Any, op: Callable[..., Tensor], **constants: Any
         slot.head, slot.hidden = self, hidden
         return hidden.detach().new_empty((*slot.shape, 0))
 
-    def forward(self: Any, input: Tensor, call: LossCall | None = None) -> Tensor:
+    def forward(self: Any, input: Tensor, call: LossCall | None = None) -> Any:
         if call is None:
-            return upstream(self, input)  # type: ignore[no-any-return]
+            return upstream(self, input)
         return _fused_loss(op, input, self.weight, self.bias, LossCall(*call))
 
     return {"__call__": own(__call__, original), "forward": own(forward, original)}
 
 
+def _finish(out: Any, want: output.Wanted, labels: Tensor | None, kwargs: Mapping[str, Any]) -> Any:
+    """Of upstream's own output, with real logits, what was asked for."""
+    if want.accuracy:
+        logits, ignore = (out["logits"] if isinstance(out, dict) else out[1]), kwargs.get("ignore_index", -100)
+        assert labels is not None  # our own bug: wanted() has checked it
+        output.add_accuracy(out, accuracy_of_logits(logits, labels, kwargs.get("shift_labels"), ignore))
+    return output.drop_logits(out) if want.logits == "none" else out
+
+
 def _loss_call(
     logit_scale: float,
     softcap: float | None,
+    accuracy: bool,
     labels: Tensor,
     num_items_in_batch: Tensor | int | None = None,
     ignore_index: int = -100,
     shift_labels: Tensor | None = None,
     **ignored: Any,  # as upstream's loss does with attention arguments that pass through the forward
 ) -> LossCall:
-    return LossCall(labels, shift_labels, num_items_in_batch, ignore_index, logit_scale, softcap)
+    return LossCall(labels, shift_labels, num_items_in_batch, ignore_index, logit_scale, softcap, accuracy)
 
 
-def _fused_loss(op: Callable[..., Tensor], hidden: Tensor, weight: Tensor, bias: Tensor | None, call: LossCall) -> Tensor:
-    target = call.shift_labels
-    if target is None:
-        target = nn.functional.pad(call.labels, (0, 1), value=call.ignore_index)[..., 1:]
-    return op(
-        hidden.reshape(-1, hidden.shape[-1]),
+def _fused_loss(
+    op: Callable[..., Tensor], hidden: Tensor, weight: Tensor, bias: Tensor | None, call: LossCall
+) -> tuple[Tensor, Tensor | None]:
+    """The loss, and the accuracy if it was asked for."""
+    target = shifted(call.labels, call.shift_labels, call.ignore_index).reshape(-1).to(hidden.device)
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    loss = op(
+        rows,
         weight,
-        target.reshape(-1).to(hidden.device),
+        target,
         bias,
         ignore_index=call.ignore_index,
         reduction="mean" if call.num_items_in_batch is None else "sum",
@@ -177,12 +196,15 @@ def _fused_loss(op: Callable[..., Tensor], hidden: Tensor, weight: Tensor, bias:
         logit_scale=call.logit_scale,
         softcap=call.softcap,
     )
+    if not call.accuracy:
+        return loss, None
+    return loss, token_accuracy(rows, weight, target, bias, call.ignore_index, call.logit_scale)
 
 
 # -- When the seam can be used at a call -------------------------------------------------------------------------------
-def _fusable(model: Any, slot: Slot) -> bool:
+def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
     """Whether head and loss are still those that were patched. A LoRA on the head, a resized head or another loss is not."""
-    if original_loss(model) != "ForCausalLMLoss":
+    if getattr(loss(model), "__name__", "") != "ForCausalLMLoss":
         return False
     head = model.get_output_embeddings()
     if SLOT in head.__dict__:
@@ -194,11 +216,6 @@ def _fusable(model: Any, slot: Slot) -> bool:
         if inner.__dict__[SLOT] is not slot:
             inner.__dict__[SLOT] = slot
     return bool(heads)
-
-
-def original_loss(model: Any) -> str:
-    """Name of the function that upstream would compute the loss with."""
-    return getattr(type(model).__liger_original__.loss_function.fget(model), "__name__", "")
 
 
 # -- Planning ----------------------------------------------------------------------------------------------------------
@@ -234,18 +251,28 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
     ]
 
 
+def read(model: Any, path: str) -> Any:
+    """``read(model, "config.x")`` is ``model.config.x``; dynamo traces it, unlike ``operator.attrgetter``."""
+    for name in path.split("."):
+        model = getattr(model, name)
+    return model
+
+
 def _agree(model: Any, path: str | None, found: float | None) -> None:
-    declared = operator.attrgetter(path)(model) if path else None
+    declared = read(model, path) if path else None
     if path and (declared is None) != (found is None):
         raise PatchRefused(f"{path} is {declared}, but its forward applies a soft cap of {found}")
     if declared is not None and found is not None and abs(declared - found) > 1e-3 * abs(declared):
         raise PatchRefused(f"{path} is {declared}, but its forward applies a soft cap of {found}")
 
 
-def probe_model(model: Any, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Token ids and labels (2, 6) for the whole model."""
-    ids = torch.randint(model.get_output_embeddings().out_features, (2, 6), generator=generator)
-    ids = ids.to(model.get_output_embeddings().weight.device)
-    return (), {"input_ids": ids, "labels": ids, "use_cache": False}
+def probe_head(model: Any, generator: torch.Generator) -> Probe:
+    """Head and loss on hidden states (2, 6, H) as if from the backbone."""
+    head = model.get_output_embeddings()
+    hidden = torch.randn(2, 6, head.in_features, generator=generator).to(head.weight.device, head.weight.dtype)
+    labels = torch.randint(head.out_features, (2, 6), generator=generator).to(head.weight.device)
 
+    def run(m: Any, hidden: Tensor, labels: Tensor) -> Tensor:
+        return stub.run(m, hidden, patched=True, labels=labels).loss  # type: ignore[no-any-return]
 
+    return Probe(run, (hidden.requires_grad_(), labels), uses=(stub.children(model)[1],))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from liger.declare import Probe
 from liger.swap import forward
 from torch import Tensor, nn
 
@@ -71,9 +72,9 @@ def _computes(act: Callable[[Tensor], Tensor], approximate: str | None) -> bool:
     return True
 
 
-def probe_hidden(module: Any, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def probe_hidden(module: Any, generator: torch.Generator) -> Probe:
     """Hidden states (2, 5, H) for a norm or an MLP, in the dtype and on the device of its first parameter."""
     weight = next(module.parameters())
     width = module.gate_proj.in_features if hasattr(module, "gate_proj") else weight.shape[-1]
     x = torch.randn(2, 5, width, generator=generator)
-    return (x.to(weight.device, weight.dtype).requires_grad_(),), {}
+    return Probe(lambda m, x: m.forward(x), (x.to(weight.device, weight.dtype).requires_grad_(),))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from liger.declare import load
+from liger.declare import Probe, load
 from liger.errors import PatchRefused
 from liger.registry import registry
 from liger.swap import Namespace, original_class, remember_globals
@@ -38,6 +38,7 @@ def clone(fn: types.FunctionType, name: str, replacement: Callable[..., Any]) ->
     """
     if uses_global(fn, name):
         scope = {**fn.__globals__, name: replacement}
+        del scope["__name__"]  # by this name dynamo would look the global up in the real module, and guard on upstream's
         remember_globals(fn.__module__, fn.__globals__, scope)
         return _copy(fn, scope, fn.__closure__)
     inner = getattr(fn, "__wrapped__", None)
@@ -118,10 +119,10 @@ def _hit(*args: Any, **kwargs: Any) -> Any:
 
 def _reaches(forward: types.FunctionType, module: Any) -> str | None:
     """Call the clone with two tokens: it must arrive at the replacement."""
-    args, kwargs = probe_attention(module, torch.Generator().manual_seed(0), tokens=2)
+    hidden, cos, sin = _inputs(module, torch.Generator().manual_seed(0), tokens=2)
     try:
         with torch.no_grad():
-            forward(module, *args, **kwargs)
+            forward(module, hidden, position_embeddings=(cos, sin), attention_mask=None)
     except _Hit:
         return None
     except Exception as error:
@@ -129,13 +130,19 @@ def _reaches(forward: types.FunctionType, module: Any) -> str | None:
     return "a probe call of its forward did not reach the rotary function"
 
 
-def probe_attention(
-    module: Any, generator: torch.Generator, tokens: int = 5
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Hidden states (1, T, H) and cos/sin (1, T, D) for a decoder attention, without mask and cache."""
+def probe_attention(module: Any, generator: torch.Generator) -> Probe:
+    """A decoder attention on five tokens, without mask and cache."""
+
+    def run(m: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return m.forward(hidden, position_embeddings=(cos, sin), attention_mask=None)[0]  # type: ignore[no-any-return]
+
+    return Probe(run, _inputs(module, generator, tokens=5))
+
+
+def _inputs(module: Any, generator: torch.Generator, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states (1, T, H), cos and sin (1, T, D), in the dtype and on the device of the first weight."""
     weight = next(p for p in module.parameters() if p.is_floating_point())
     hidden = torch.randn(1, tokens, module.config.hidden_size, generator=generator)
     angle = torch.randn(1, tokens, module.head_dim, generator=generator)
-    like = {"device": weight.device, "dtype": weight.dtype}
-    position = (angle.cos().to(**like), angle.sin().to(**like))
-    return (hidden.to(**like).requires_grad_(),), {"position_embeddings": position, "attention_mask": None}
+    hidden, cos, sin = (t.to(weight.device, weight.dtype) for t in (hidden, angle.cos(), angle.sin()))
+    return hidden.requires_grad_(), cos, sin

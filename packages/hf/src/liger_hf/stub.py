@@ -66,6 +66,7 @@ def run(
     *,
     head: Callable[[Tensor], Tensor] | None = None,
     loss: Callable[..., Tensor] | None = None,
+    patched: bool = False,
     **inputs: Any,
 ) -> Any:
     """Run upstream's forward as if the backbone had returned ``hidden`` (B, T, H), in training mode.
@@ -73,17 +74,19 @@ def run(
     Args:
         head: stands in for the output embeddings; None keeps the real ones.
         loss: stands in for the loss function.
+        patched: run Liger's forward around upstream's, if the model has one.
         inputs: further arguments of the forward, e.g. labels.
     """
-    cls = original_class(model)
+    cls: Any = type(model) if patched else original_class(model)
     backbone, head_name = children(model)
     shadow = cls.__new__(cls)
     replaced = {backbone: Stub(lambda *args, **kwargs: Output(hidden))}
     if head is not None:
         replaced[head_name] = Stub(head)
-    shadow.__dict__.update(model.__dict__, _modules={**model._modules, **replaced}, training=True)
+    modules = {**model._modules, **replaced}
+    shadow.__dict__.update(model.__dict__, _modules=modules, training=True)
+    shadow.__dict__["get_output_embeddings"] = lambda: modules[head_name]  # upstream's asks the backbone first
     if loss is not None:
         shadow.__dict__["_loss_function"] = loss
     ids = torch.zeros(hidden.shape[:-1], dtype=torch.long, device=hidden.device)
-    forward: Any = cls.forward
-    return forward(shadow, input_ids=ids, use_cache=False, **inputs)
+    return cls.forward(shadow, input_ids=ids, use_cache=False, **inputs)

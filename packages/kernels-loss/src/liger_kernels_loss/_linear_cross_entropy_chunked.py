@@ -1,4 +1,4 @@
-"""The chunk loop of linear_cross_entropy, its autograd.Function, and the plain torch kernel. Any device.
+"""The chunk loop of linear_cross_entropy and its autograd.Functions, for any device and backend.
 
 A backend does two things: ``step`` turns a chunk's logits into losses and, in place, dlogits; ``scale`` multiplies a
 gradient by the upstream gradient. All products are torch's.
@@ -13,102 +13,23 @@ from typing import Any, NamedTuple
 import torch
 from liger.launch import private_op
 
-from liger_kernels_loss._loss import Loss, divide
-from liger_kernels_loss.transforms import head, transform_
+from liger_kernels_loss._loss import Loss, divide, divisor
+from liger_kernels_loss.transforms import head
 
 MIB = 1 << 20
 ROUNDINGS = 4  # chunks whose sum may be rounded in the weight's dtype: relative error of bf16 dW 2.4e-3 against 1.7e-3
 ACCELERATOR_MB, ACCELERATOR_ROWS = 1024, (1024, 4096)  # below 1024 rows the sums of dW dominate, above 4096 nothing is won
 CPU_MB, CPU_ROWS = 64, (64, 4096)
-BLOCK = 1 << 18  # elements that plain torch works on at a time, so that its passes over them stay in cache
 
 
 class Backend(NamedTuple):
-    """``step(logits, target, class_weight, upstream, rows, loss, gradient)`` and ``scale(x, factor, out)``; see the torch ones."""
+    """``step(logits, target, class_weight, upstream, rows, loss, gradient)`` and ``scale(x, factor, out)``; see ``_linear_cross_entropy_torch``."""
 
     step: Callable[..., None]
     scale: Callable[..., None]
 
 
 BACKENDS: dict[str, Backend] = {}
-
-
-# -- Plain torch -------------------------------------------------------------------------------------------------------
-def torch_step(
-    logits: torch.Tensor,
-    target: torch.Tensor,
-    class_weight: torch.Tensor | None,
-    upstream: torch.Tensor | None,
-    rows: torch.Tensor,
-    loss: Loss,
-    gradient: bool,
-) -> None:
-    """Write the losses of logits (n, V) to rows (n,); with ``gradient`` replace the logits by dlogits.
-
-    ``upstream`` (n,) multiplies each row of the gradient; None stands for ones.
-    """
-    size = max(1, BLOCK // logits.shape[1])
-    total = None if class_weight is None or not loss.label_smoothing else class_weight.sum()
-    for start in range(0, logits.shape[0], size):
-        part = slice(start, start + size)
-        raw = logits[part]
-        z = raw if raw.dtype == rows.dtype else raw.to(rows.dtype)
-        scale = None if upstream is None else upstream[part, None].to(rows.dtype)
-        rows[part] = _torch_block(z, target[part], class_weight, total, scale, loss, gradient)
-        if gradient and z is not raw:
-            raw.copy_(z)
-
-
-def _torch_block(
-    z: torch.Tensor,
-    target: torch.Tensor,
-    class_weight: torch.Tensor | None,
-    class_total: torch.Tensor | None,
-    upstream: torch.Tensor | None,
-    loss: Loss,
-    gradient: bool,
-) -> torch.Tensor:
-    """Losses (n,) of a block of fp32 logits z (n, V), which ends as dlogits or as garbage."""
-    ignored = (target == loss.ignore_index)[:, None]
-    labels = target[:, None].masked_fill(ignored, 0)
-    capped = gradient and loss.softcap is not None
-    slope = torch.empty_like(z) if capped else None
-    transform_(z, softcap=loss.softcap, logit_scale=loss.logit_scale, slope=slope)
-    top, own = z.amax(1, keepdim=True), z.gather(1, labels)
-    smooth = loss.label_smoothing / z.shape[1]
-    if smooth:
-        away = z - own
-        away = (away if class_weight is None else away.mul_(class_weight)).sum(1, keepdim=True)
-        mass = z.shape[1] if class_total is None else class_total
-    total = z.sub_(top).exp_().sum(1, keepdim=True)
-    log_total = total.log()
-    lse = top + log_total
-    hit = (1.0 - loss.label_smoothing) * (torch.ones_like(own) if class_weight is None else class_weight[labels])
-    nll = (top - own) + log_total  # both terms are >= 0, so a log-prob is never above 0
-    out, pull = hit * nll, hit
-    if smooth:
-        out, pull = out + smooth * (mass * nll - away), pull + smooth * mass
-    if loss.z_loss:
-        out, pull = out + loss.z_loss * lse.square(), pull + 2.0 * loss.z_loss * lse
-    if gradient:
-        scale = torch.full_like(own, 1.0 if capped else loss.logit_scale)
-        scale = scale if upstream is None else scale * upstream
-        z.mul_(pull * scale / total).scatter_add_(1, labels, -hit * scale)
-        if smooth:
-            z.sub_(smooth * scale * (1.0 if class_weight is None else class_weight))
-        if slope is not None:
-            z.mul_(slope)
-        z.masked_fill_(ignored, 0.0)
-    return out.masked_fill_(ignored, 0.0).squeeze(1)
-
-
-def torch_scale(x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> None:
-    """out = x * factor, multiplied in the dtype of the 0-dimensional ``factor`` and rounded once; ``out`` may be ``x``."""
-    for a, b in zip(x.view(-1).split(BLOCK), out.view(-1).split(BLOCK), strict=True):
-        b.copy_(a.to(factor.dtype) * factor)
-
-
-BACKENDS["torch"] = Backend(torch_step, torch_scale)
 
 
 # -- The chunk loop ----------------------------------------------------------------------------------------------------
@@ -188,7 +109,8 @@ def chunked(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """hidden (N, H), target (N,) -> losses (N,), and of their sum: dhidden (N, H), dweight (V, H), dbias (V,) fp32.
 
-    ``upstream`` (N,) multiplies each row's gradient. What is not needed is an empty tensor.
+    ``upstream`` (N,) multiplies each row's gradient, a 0-dimensional one that of all rows except for its power of two,
+    which ``_scaled`` brings in. What is not needed is an empty tensor.
     """
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)
     rows, dx, dw, db = _outputs(hidden, weight, accum_dtype, need_hidden, need_weight, need_bias)
@@ -198,6 +120,8 @@ def chunked(
     total = torch.empty_like(dw, dtype=torch.float32) if need_weight and wide else dw
     logits = hidden.new_empty((min(size, N), V))
     step = BACKENDS[backend].step
+    if upstream is not None and upstream.dim() == 0:
+        upstream = _split(upstream)[0].expand(N)
     with torch.no_grad(), _without_autocast(hidden.device.type):
         for start in range(0, N, size):
             h, z = hidden[start : start + size], logits[: min(size, N - start)]
@@ -235,50 +159,76 @@ def _without_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False)
 
 
-def _scaled_fake(x: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype, backend: str) -> torch.Tensor:
+def _scaled_fake(
+    x: torch.Tensor, dy: torch.Tensor, factor: torch.Tensor | None, dtype: torch.dtype, backend: str
+) -> torch.Tensor:
     return torch.empty_like(x, dtype=dtype)
 
 
-@private_op("loss_scaled", _scaled_fake)
-def _scaled(x: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype, backend: str) -> torch.Tensor:
+@private_op("linear_cross_entropy_scaled", _scaled_fake)
+def _scaled(
+    x: torch.Tensor, dy: torch.Tensor, factor: torch.Tensor | None, dtype: torch.dtype, backend: str
+) -> torch.Tensor:
     out = torch.empty_like(x, dtype=dtype)
-    BACKENDS[backend].scale(x, factor, out)
+    BACKENDS[backend].scale(x, _upstream(dy, factor), out)
     return out
 
 
+def _scaled_in_place(
+    x: torch.Tensor, dy: torch.Tensor, factor: torch.Tensor | None, dtype: torch.dtype, backend: str
+) -> torch.Tensor:
+    out = x if x.dtype == dtype else torch.empty_like(x, dtype=dtype)
+    BACKENDS[backend].scale(x, _upstream(dy, factor), out)
+    return out
+
+
+def _upstream(dy: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor:
+    """dy times the power of two of ``factor``, the part that ``chunked`` left out."""
+    return dy if factor is None else torch.ldexp(dy, _split(factor)[1])
+
+
+def _split(factor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """factor = m * 2^e with m in [32, 64): dlogits times m use the range of fp16 and leave room for their products."""
+    mantissa, exponent = torch.frexp(factor)
+    return mantissa * 64.0, exponent - 6
+
+
 # -- Autograd ----------------------------------------------------------------------------------------------------------
-class _Summed(torch.autograd.Function):
-    """Sum of the rows' losses. The gradients made in the forward are scaled where they lie and handed out by the backward.
+class _Reduced(torch.autograd.Function):
+    """Sum of the rows' losses over ``by``. The gradients are scaled where they lie and handed out by the backward.
 
     A further backward finds none and computes them again, so the saved gradients never need a second copy of (V, H).
     While compiling they are saved tensors, scaled out of place, and the compiler reuses their memory.
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, class_weight, needs, options):
-        rows, *made = chunked(hidden, weight, target, bias, class_weight, None, *options, *needs)
+    def forward(ctx, hidden, weight, bias, target, class_weight, by, needs, options):
+        factor = None if by is None else by.masked_fill(by == 0, 1.0).reciprocal()
+        rows, *made = chunked(hidden, weight, target, bias, class_weight, factor, *options, *needs)
         ctx.options, ctx.needs, ctx.compiled = options, needs, torch.compiler.is_compiling()
         ctx.dtypes = (hidden.dtype, weight.dtype, weight.dtype)
         if ctx.compiled:
-            ctx.save_for_backward(*made)
+            ctx.save_for_backward(factor, *made)
         else:
-            ctx.save_for_backward(hidden, weight, target, bias, class_weight)
-            ctx.made = made
-        return rows.sum()
+            ctx.save_for_backward(factor, hidden, weight, target, bias, class_weight)
+            ctx.factor, ctx.made = factor, made
+        return divide(rows.sum(), by)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dy):
-        scale = _scaled
         if ctx.compiled:
-            made = ctx.saved_tensors
+            scale = _scaled
+            factor, *made = ctx.saved_tensors
         else:
-            made, ctx.made, scale = ctx.made, None, _scaled_in_place
+            scale, factor = _scaled_in_place, ctx.factor
+            made, ctx.made = ctx.made, None
         if made is None:
-            _, *made = chunked(*ctx.saved_tensors, None, *ctx.options, *ctx.needs)
-        backend = ctx.options[0]
-        out = [scale(x, dy, d, backend) if n else None for x, d, n in zip(made, ctx.dtypes, ctx.needs, strict=True)]
-        return *out, None, None, None, None
+            _, *inputs = ctx.saved_tensors
+            _, *made = chunked(*inputs, factor, *ctx.options, *ctx.needs)
+        backend, each = ctx.options[0], zip(made, ctx.dtypes, ctx.needs, strict=True)
+        out = [scale(x, dy, factor, dtype, backend) if needed else None for x, dtype, needed in each]
+        return *out, None, None, None, None, None
 
 
 class _Rows(torch.autograd.Function):
@@ -295,16 +245,10 @@ class _Rows(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, dy):
         hidden, weight, *others = ctx.saved_tensors
-        _, *made = chunked(hidden, weight, *others, dy.contiguous(), *ctx.options, *ctx.needs)
+        _, *made = chunked(hidden, weight, *others, dy, *ctx.options, *ctx.needs)
         dtypes = (hidden.dtype, weight.dtype, weight.dtype)
         out = [x.to(d) if n else None for x, d, n in zip(made, dtypes, ctx.needs, strict=True)]
         return *out, None, None, None, None
-
-
-def _scaled_in_place(x: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype, backend: str) -> torch.Tensor:
-    out = x if x.dtype == dtype else torch.empty_like(x, dtype=dtype)
-    BACKENDS[backend].scale(x, factor, out)
-    return out
 
 
 def linear_cross_entropy_chunked(
@@ -324,23 +268,18 @@ def linear_cross_entropy_chunked(
 ) -> torch.Tensor:
     """See ``liger_kernels_loss.linear_cross_entropy``."""
     del check_labels
-    flat, labels = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1).long()
+    flat, labels = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1).long().contiguous()
+    class_weight = None if class_weight is None else class_weight.contiguous()
     options = (backend, *Loss(**loss), accum_dtype, workspace_mb)
     enabled = torch.is_grad_enabled()  # under no_grad a Function's needs_input_grad still says True
     needs = tuple([enabled and t is not None and t.requires_grad for t in (flat, weight, bias)])
-    per_row = reduction == "none"
-    if any(needs):
-        function = _Rows if per_row else _Summed
-        out = function.apply(flat, weight, bias, labels, class_weight, needs, options)
-    else:
-        rows, *_ = chunked(flat, weight, labels, bias, class_weight, None, *options, False, False, False)
-        out = rows if per_row else rows.sum()
-    if per_row:
-        return out.view(target.shape)
+    inputs = flat, weight, bias, labels, class_weight
+    stat = torch.float64 if flat.dtype == torch.float64 else torch.float32
     how = {"ignore_index": loss["ignore_index"], "reduction": reduction, "num_items": num_items}
-    return divide(out, labels, class_weight, **how)
-
-
-def linear_cross_entropy_torch(*tensors: torch.Tensor | None, **options: Any) -> torch.Tensor:
-    """Plain torch on any device; see ``liger_kernels_loss.linear_cross_entropy``."""
-    return linear_cross_entropy_chunked("torch", *tensors, **options)
+    by = divisor(labels, class_weight, stat, **how)
+    if not any(needs):
+        rows, *_ = chunked(flat, weight, labels, bias, class_weight, None, *options, False, False, False)
+        return rows.view(target.shape) if reduction == "none" else divide(rows.sum(), by)
+    if reduction == "none":
+        return _Rows.apply(*inputs, needs, options).view(target.shape)  # type: ignore[no-any-return]
+    return _Reduced.apply(*inputs, by, needs, options)  # type: ignore[no-any-return]

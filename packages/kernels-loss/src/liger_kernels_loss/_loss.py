@@ -110,37 +110,35 @@ def row_losses(
 
 
 # -- Reduction ---------------------------------------------------------------------------------------------------------
-def divide(
-    total: torch.Tensor,
+def divisor(
     target: torch.Tensor,
     class_weight: torch.Tensor | None,
+    dtype: torch.dtype,
     *,
     ignore_index: int,
     reduction: str,
     num_items: int | float | torch.Tensor | None,
-) -> torch.Tensor:
-    """From the sum over rows to the loss; the same for every kernel.
+) -> torch.Tensor | None:
+    """What the sum over rows is divided by, 0-dimensional; None for a plain sum and for no reduction.
 
-    ``num_items`` divides if given; else "mean" divides by the number of kept rows, or by the sum of their class weights.
-    A divisor of 0 gives nan, as in torch, but leaves the gradients finite (they are 0 when every row is ignored).
+    ``num_items`` if given; else "mean" divides by the number of kept rows, or by the sum of their class weights.
     """
+    if isinstance(num_items, torch.Tensor):
+        # to an accelerator the copy needs no wait; from one it does
+        return num_items.to(target.device, dtype, non_blocking=target.device.type != "cpu").reshape(())
     if num_items is not None:
-        divisor = _on(total, num_items)
-    elif reduction == "sum":
+        return torch.full((), num_items, dtype=dtype, device=target.device)
+    if reduction != "mean":
+        return None
+    kept = target != ignore_index
+    if class_weight is not None:
+        kept = class_weight[target.clamp(0, class_weight.shape[0] - 1)] * kept
+    return kept.sum().to(dtype)
+
+
+def divide(total: torch.Tensor, by: torch.Tensor | None) -> torch.Tensor:
+    """From the sum over rows to the loss. Division by 0 gives nan, as in torch, but leaves the gradients finite."""
+    if by is None:
         return total
-    else:
-        kept = target != ignore_index
-        if class_weight is not None:
-            kept = class_weight[target.clamp(0, class_weight.shape[0] - 1)] * kept
-        divisor = kept.sum().to(total.dtype)
-    if not isinstance(divisor, torch.Tensor):
-        return total / divisor
-    empty = divisor == 0
-    return total / divisor.masked_fill(empty, 1.0) + torch.zeros_like(divisor).masked_fill(empty, float("nan"))
-
-
-def _on(total: torch.Tensor, num_items: int | float | torch.Tensor) -> torch.Tensor | float:
-    if not isinstance(num_items, torch.Tensor):
-        return num_items if num_items else torch.zeros_like(total)
-    # to an accelerator the copy needs no wait; from one it does
-    return num_items.to(total.device, total.dtype, non_blocking=total.device.type != "cpu").reshape(())
+    empty = by == 0
+    return total / by.masked_fill(empty, 1.0) + torch.zeros_like(by).masked_fill(empty, float("nan"))

@@ -8,9 +8,10 @@ Precision: logits are rounded to the inputs' dtype, as the head itself does; eve
 dlogits is rounded to the inputs' dtype. The weight's gradient is rounded at most 4 times in the weight's dtype, else
 summed in fp32, so its error does not depend on the number of chunks. The loss is fp32 (fp64 for fp64).
 
-Gradients are made in the forward, for the sum over rows, and multiplied by the upstream gradient in the backward. With
-reduction="none" each row has its own upstream gradient, not known before the backward: there the chunks are computed
-again (a third more work). A second backward of one graph also computes them again.
+Gradients are made in the forward and multiplied by the upstream gradient in the backward, which rounds a second time
+unless that is a power of two, 1 in plain training. The divisor of the mean is part of the first rounding, its power of
+two excepted, so that nothing underflows in fp16. With reduction="none" each row has its own upstream gradient, not known
+before the backward: there the chunks are computed again (a third more work). So does a second backward of one graph.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from liger_kernels_loss._loss import (
     check_target,
     checked_labels,
     divide,
+    divisor,
     row_losses,
 )
+from liger_kernels_loss.cross_entropy import labels as make_labels
 from liger_kernels_loss.transforms import head, transform
 
 OP = "linear_cross_entropy"
@@ -51,7 +54,7 @@ def linear_cross_entropy_reference(
     z_loss: float = 0.0,
     num_items: int | float | torch.Tensor | None = None,
     check_labels: bool = False,
-    accum_dtype: torch.dtype | None = None,
+    accum_dtype: torch.dtype | str | None = None,
     workspace_mb: float | None = None,
 ) -> torch.Tensor:
     """The definition: all logits at once. ``accum_dtype`` and ``workspace_mb`` say how to sum chunks; there are none."""
@@ -63,7 +66,7 @@ def linear_cross_entropy_reference(
     if reduction == "none":
         return rows.view(target.shape)
     how = {"ignore_index": ignore_index, "reduction": reduction, "num_items": num_items}
-    return divide(rows.sum(), labels, class_weight, **how)
+    return divide(rows.sum(), divisor(labels, class_weight, rows.dtype, **how))
 
 
 # -- Public ------------------------------------------------------------------------------------------------------------
@@ -83,7 +86,7 @@ def linear_cross_entropy(
     z_loss: float = 0.0,
     num_items: int | float | torch.Tensor | None = None,
     check_labels: bool = False,
-    accum_dtype: torch.dtype | None = None,
+    accum_dtype: torch.dtype | str | None = None,
     workspace_mb: float | None = None,
     kernel: str | None = None,
 ) -> torch.Tensor:
@@ -98,8 +101,8 @@ def linear_cross_entropy(
         class_weight: (V,) floating or None; as ``weight`` of ``torch.nn.functional.cross_entropy``.
         ignore_index, reduction, label_smoothing, softcap, logit_scale, z_loss, num_items, check_labels:
             as in ``cross_entropy``.
-        accum_dtype: the dtype in which the weight's gradient is summed over chunks: torch.float32, or the weight's own
-            dtype however many chunks there are. None: the weight's own for at most 4 chunks and fp32 beyond, always
+        accum_dtype: the dtype in which the weight's gradient is summed over chunks, torch.float32 (also "float32"), or the
+            weight's own dtype however many chunks there are. None: the weight's own for at most 4 chunks and fp32 beyond, always
             fp32 for fp16.
         workspace_mb: MiB for one chunk's logits; it sets the number of rows in a chunk. None: up to 1024 MiB, 1024 to
             4096 rows on an accelerator, 64 MiB on CPU.
@@ -119,7 +122,7 @@ def linear_cross_entropy(
     check_target(OP, target, hidden, "hidden")
     hidden, weight, bias = _autocast(hidden, weight, bias)
     _check_dtypes(hidden, weight, bias)
-    _check_chunking(weight, accum_dtype, workspace_mb)
+    accum_dtype = _check_chunking(weight, accum_dtype, workspace_mb)
     class_weight = check_class_weight(OP, class_weight, hidden, weight.shape[0], "class_weight")
     if check_labels:
         target = checked_labels(target, weight.shape[0], ignore_index, OP)
@@ -182,25 +185,31 @@ def _check_dtypes(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
             )
 
 
-def _check_chunking(weight: torch.Tensor, accum_dtype: torch.dtype | None, workspace_mb: float | None) -> None:
-    if accum_dtype not in (None, torch.float32, weight.dtype):
-        raise ValueError(f"{OP}: accum_dtype is {accum_dtype}, expected None, torch.float32 or the weight's {weight.dtype}")
-    if accum_dtype == torch.float32 and weight.dtype == torch.float64:
-        raise ValueError(f"{OP}: accum_dtype is torch.float32, below the weight's torch.float64")
+def _check_chunking(
+    weight: torch.Tensor, accum_dtype: torch.dtype | str | None, workspace_mb: float | None
+) -> torch.dtype | None:
     if workspace_mb is not None and not 0.0 < workspace_mb < float("inf"):
         raise ValueError(f"{OP}: workspace_mb is {workspace_mb!r}, expected None or a positive number")
+    dtype = getattr(torch, accum_dtype, None) if isinstance(accum_dtype, str) else accum_dtype
+    lower = dtype == torch.float32 and weight.dtype == torch.float64
+    if (dtype is None and accum_dtype is not None) or lower or dtype not in (None, torch.float32, weight.dtype):
+        expected = sorted({str(weight.dtype), "torch.float64" if lower else "torch.float32"})
+        raise ValueError(f"{OP}: accum_dtype is {accum_dtype!r}, expected None or {' or '.join(expected)}")
+    return dtype
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------
 def linear_cross_entropy_inputs(
-    device: str, dtype: torch.dtype, *, N: int, H: int, V: int, generator: torch.Generator
+    device: str, dtype: torch.dtype, *, N: int, H: int, V: int, generator: torch.Generator, variant: str = ""
 ) -> tuple[Sequence[torch.Tensor | None], Mapping[str, Any]]:
-    """Logits of magnitude about 1, every fifth row ignored from row 1 on, so that one row always counts."""
+    """Logits of magnitude about 1. Label 0 is frequent, so that ``ignore_index=0`` meets some rows."""
     hidden = torch.randn(N, H, generator=generator)
     weight = torch.randn(V, H, generator=generator) / H**0.5
-    target = torch.randint(0, V, (N,), generator=generator)
-    target[1::5] = -100
-    return (hidden.to(device, dtype), weight.to(device, dtype), target.to(device), None, None), {}
+    target = make_labels(N, V, generator, variant)
+    bias = torch.randn(V, generator=generator).to(device, dtype).requires_grad_() if variant == "bias" else None
+    class_weight = 0.1 + torch.rand(V, generator=generator).to(device) if variant == "class weights" else None
+    leaves = (t.to(device, dtype).requires_grad_() for t in (hidden, weight))
+    return (*leaves, target.to(device), bias, class_weight), {}
 
 
 def linear_cross_entropy_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> int:

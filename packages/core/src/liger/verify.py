@@ -1,0 +1,78 @@
+"""``verify=True``: a part and its replacement run on the same random input, with the part's own weights, before patching."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from liger.declare import Fit, Probe, load
+from liger.errors import ContractViolation
+from liger.patch import Action
+from liger.report import Status
+from liger.swap import swapped_class
+from liger.testing.contract import compare, random_like
+from liger.testing.observe import count_ops
+
+
+def verify_fit(module: Any, fit: Fit, actions: list[Action]) -> tuple[Status, str]:
+    """Compare forward and gradients within the numerical contract; the truth is upstream's own code in fp64.
+
+    Returns:
+        ``applied`` with device and kernel, ``refused`` with the numbers, or ``deferred`` where there is nothing to run.
+    """
+    if fit.probe is None:
+        return "deferred", "verify: the fit brings no probe"
+    if any(t.device.type == "meta" for t in module.parameters()):
+        return "deferred", "verify: it has no weights yet; patch again with verify=True once they are loaded"
+    probe: Probe = load(fit.probe)(module, torch.Generator().manual_seed(0))
+    with count_ops() as counts:
+        found = _run(shadow(module, actions), probe, probe.inputs)
+    expected = _run(module, probe, probe.inputs)
+    truth = _run(_doubled(module, probe), probe, tuple(_double(t) for t in probe.inputs))
+    width = max(t.shape[-1] for t in probe.inputs)
+    try:
+        for triple in zip(found, expected, truth, strict=True):
+            compare(*triple, reduction=width, per_row=False)
+    except ContractViolation as violation:
+        return "refused", f"verify: {violation}"
+    kernels = ", ".join(sorted({f"{op}/{kernel}" for op, kernel in counts}))
+    return "applied", f"verified with {kernels} on {probe.inputs[0].device}"
+
+
+def shadow(module: Any, actions: list[Action]) -> Any:
+    """The module as it would be patched; it shares parameters with the original, which is not touched."""
+    made: dict[int, Any] = {}
+    for action in actions:
+        cls = swapped_class(type(action.module), action.spec)
+        clone = made[id(action.module)] = cls.__new__(cls)
+        clone.__dict__.update(action.module.__dict__, **action.attributes)
+    for clone in made.values():
+        clone.__dict__["_modules"] = {n: made.get(id(m), m) for n, m in clone.__dict__["_modules"].items()}
+    return made[id(module)]
+
+
+def _run(module: Any, probe: Probe, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """The output, the gradients of the inputs that want one, and those of the parameters in use."""
+    with torch.enable_grad():
+        output = probe.run(module, *inputs)
+        weights = [p for name in probe.uses or ("",) for p in module.get_submodule(name).parameters()]
+        leaves = [t for t in (*inputs, *weights) if t.requires_grad]
+        grads = torch.autograd.grad(output, leaves, random_like([output])) if leaves else ()
+    # a loss is fp32 also when its logits were bf16: it is compared in the dtype the module works in
+    return [output.detach().to(inputs[0].dtype), *grads]
+
+
+def _doubled(module: Any, probe: Probe) -> Any:
+    if probe.uses is None:
+        return copy.deepcopy(module).double()
+    cls = type(module)
+    clone = cls.__new__(cls)
+    modules = {n: copy.deepcopy(m).double() if n in probe.uses else m for n, m in module._modules.items()}
+    clone.__dict__.update(module.__dict__, _modules=modules)
+    return clone
+
+
+def _double(t: torch.Tensor) -> torch.Tensor:
+    return t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t

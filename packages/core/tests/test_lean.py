@@ -1,0 +1,53 @@
+"""Importing costs nothing, in fresh processes."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+HEAVY = "[m for m in ('torch', 'triton', 'transformers', 'numpy', 'rich', 'typer') if m in sys.modules]"
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import liger",
+        "import liger; liger.hookimpl; liger.Op; liger.Report",
+        "from liger.registry import registry; registry().ops",
+        "import liger.testing, liger.testing.pytest_plugin",
+    ],
+)
+def test_nothing_heavy_is_imported(code):
+    assert run(f"import sys\n{code}\nprint({HEAVY})") == "[]"
+
+
+def test_import_takes_less_than_200_ms():
+    def seconds():
+        start = time.perf_counter()
+        run("import liger")
+        return time.perf_counter() - start
+
+    bare = min(_bare() for _ in range(5))
+    assert min(seconds() for _ in range(5)) - bare < 0.2
+
+
+def _bare():
+    start = time.perf_counter()
+    run("pass")
+    return time.perf_counter() - start
+
+
+def test_unknown_attribute_names_itself():
+    import liger
+
+    with pytest.raises(AttributeError, match="'autopach'"):
+        liger.autopach  # noqa: B018
+    assert set(liger.__all__) <= set(dir(liger))
+    for name in liger.__all__:
+        getattr(liger, name)
+    assert callable(liger.plan) and callable(liger.explain)  # not shadowed by a module of the same name

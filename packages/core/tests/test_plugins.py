@@ -1,0 +1,190 @@
+"""Loading plugins: one bad plugin is a row with its message, the others go on."""
+
+import sys
+import types
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+
+import liger
+import pytest
+from liger.declare import Kernel, ModelPatch, Op
+from liger.errors import DuplicateName, KernelUnavailable
+from liger.plugins import PLUGIN_API, Plugins
+from liger.registry import Registry, duplicate
+
+OP = Op(name="double", public="m:double", reference="m:double_reference")
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    """Make a module and an entry point for it: ``plugin("name", dist="d", **attributes)``."""
+
+    def make(name, dist=None, version="1.0", module=None, **attributes):
+        module = module or f"fake_{name}_{dist}".replace("-", "_")
+        made = types.ModuleType(module)
+        vars(made).update(attributes)
+        monkeypatch.setitem(sys.modules, module, made)
+        point = EntryPoint(name=name, value=module, group="liger")
+        vars(point)["dist"] = SimpleNamespace(name=dist or f"liger-{name}", version=version)
+        return point
+
+    return make
+
+
+def hook(function):
+    return liger.hookimpl(function)
+
+
+def ops(*declarations):
+    def liger_register_ops():
+        return list(declarations)
+
+    return {"liger_register_ops": hook(liger_register_ops)}
+
+
+def only_error(plugins):
+    (info,) = plugins.failed
+    return info.error
+
+
+def test_hook_liger_register_ops(plugin):
+    registry = Registry(Plugins([plugin("good", **ops(OP))]))
+    assert registry.ops == {"double": OP}
+    assert registry.owner("op", "double") == "liger-good 1.0"
+    assert [k.id for k in registry.kernels("double")] == ["double/reference"]
+
+
+def test_hook_liger_register_models(plugin):
+    patch = ModelPatch(model_type="x", module="m", fits={}, head=None, mini="m:f")
+
+    def liger_register_models():
+        return [patch]
+
+    registry = Registry(Plugins([plugin("good", liger_register_models=hook(liger_register_models))]))
+    assert registry.models == {"x": patch}
+
+
+def test_hook_liger_register_fits(plugin):
+    fit = liger.Fit(id="f", op="double", adapter="m:a")
+
+    def liger_register_fits():
+        return [fit]
+
+    registry = Registry(Plugins([plugin("good", liger_register_fits=hook(liger_register_fits))]))
+    assert registry.fits == {"f": fit}
+
+
+def test_hook_liger_unwrap_module(plugin):
+    def liger_unwrap_module(module):
+        return [module["inside"]] if module else None
+
+    plugins = Plugins([plugin("good", liger_unwrap_module=hook(liger_unwrap_module))])
+    assert [a for _, a in plugins.call("liger_unwrap_module", module={"inside": 3})] == [[3]]
+    assert [a for _, a in plugins.call("liger_unwrap_module", module={})] == []
+
+
+def test_hook_liger_register_commands(plugin):
+    def liger_register_commands(app):
+        app.append("command")
+
+    app = []
+    Plugins([plugin("good", liger_register_commands=hook(liger_register_commands))]).call(
+        "liger_register_commands", app=app
+    )
+    assert app == ["command"]
+
+
+def test_failing_import_is_a_row_and_the_others_load(plugin):
+    missing = EntryPoint(name="broken", value="no_such_module_at_all", group="liger")
+    vars(missing)["dist"] = SimpleNamespace(name="liger-broken", version="2.5")
+    plugins = Plugins([plugin("good", **ops(OP)), missing])
+    (info,) = plugins.failed
+    for part in ("broken", "liger-broken 2.5", "no_such_module_at_all", "ModuleNotFoundError", "LIGER_DISABLE_PLUGINS=broken"):
+        assert part in str(info)
+    assert Registry(plugins).ops == {"double": OP}
+
+
+def test_raising_hook_is_a_row_and_the_others_load(plugin):
+    def liger_register_ops():
+        raise RuntimeError("boom")
+
+    plugins = Plugins([plugin("bad", liger_register_ops=hook(liger_register_ops)), plugin("good", **ops(OP))])
+    assert Registry(plugins).ops == {"double": OP}
+    assert only_error(plugins) == "liger_register_ops raised RuntimeError: boom"
+
+
+def test_misspelt_hook_says_which_was_meant(plugin):
+    def liger_register_op():
+        return []
+
+    plugins = Plugins([plugin("typo", liger_register_op=hook(liger_register_op)), plugin("good", **ops(OP))])
+    assert only_error(plugins) == "unknown hook 'liger_register_op'; did you mean 'liger_register_ops'?"
+    assert Registry(plugins).ops == {"double": OP}
+
+
+def test_unknown_hook_argument(plugin):
+    def liger_unwrap_module(modul):
+        return None
+
+    assert "modul" in only_error(Plugins([plugin("typo", liger_unwrap_module=hook(liger_unwrap_module))]))
+
+
+def test_one_name_claimed_twice_loads_neither(plugin):
+    plugins = Plugins([plugin("same", dist="one"), plugin("same", dist="two", version="3")])
+    assert len(plugins.failed) == 2
+    for info in plugins.failed:
+        assert "'same' is claimed by one 1.0 and two 3; neither is loaded" in info.error
+
+
+@pytest.mark.parametrize("api, fix", [(PLUGIN_API - 1, "newer version of the plugin"), (PLUGIN_API + 1, "newer liger-core")])
+def test_other_plugin_api_is_a_row(plugin, api, fix):
+    error = only_error(Plugins([plugin("old", LIGER_PLUGIN_API=api, **ops(OP))]))
+    assert f"plugin API {api}" in error and fix in error
+
+
+def test_disabled_plugins(plugin, monkeypatch):
+    monkeypatch.setenv("LIGER_DISABLE_PLUGINS", "good, nonexistent")
+    plugins = Plugins([plugin("good", **ops(OP)), plugin("other")])
+    assert [i.disabled for i in plugins.infos] == [True, False]
+    assert Registry(plugins).ops == {}
+    assert plugins.unknown_disabled == ["nonexistent"]
+    assert "LIGER_DISABLE_PLUGINS" in str(plugins.infos[0])
+
+
+@pytest.mark.parametrize(
+    "declaration, kind, name",
+    [
+        (OP, "op", "double"),
+        (Kernel(op="double", name="fast", fn="m:f", rank=10), "kernel", "double/fast"),
+    ],
+)
+def test_duplicate_declarations_name_both_owners_and_use_neither(plugin, declaration, kind, name):
+    registry = Registry(Plugins([plugin("a", **ops(declaration)), plugin("b", **ops(declaration))]))
+    assert registry.problems == [f"{kind} {name!r} is declared by liger-a 1.0 and liger-b 1.0; neither is used: remove one of them"]
+    assert registry.ops == {} and registry.kernels("double") == []
+    assert isinstance(duplicate(kind, name, ["x", "y"]), DuplicateName)
+
+
+def test_something_else_than_a_declaration(plugin):
+    registry = Registry(Plugins([plugin("a", **ops("rms_norm"))]))
+    assert registry.problems == ["liger-a 1.0: liger_register_ops returned 'rms_norm', not a declaration"]
+
+
+def test_unknown_op_says_what_to_install():
+    registry = Registry(Plugins([]))
+    with pytest.raises(KernelUnavailable, match="pip install liger-kernels-norm"):
+        registry.op("rms_norm")
+    with pytest.raises(KernelUnavailable, match="installed ops: none"):
+        registry.op("nonsense")
+
+
+def test_unknown_names_in_options_and_prefer(plugin):
+    op = Op(name="double", public="m:d", reference="m:r", options={"scale": liger.Option(default=1.0)})
+    registry = Registry(Plugins([plugin("a", **ops(op))]))
+    with pytest.raises(TypeError, match=r"'scal' is not an option of double; it has scale \(did you mean 'scale'\?\)"):
+        registry.check_options({"double": {"scal": 2}})
+    with pytest.raises(KernelUnavailable, match="no kernel of double has this name; known: reference"):
+        registry.check_prefer({"double": "fast"})
+    with pytest.raises(KernelUnavailable, match="no kernel of any op"):
+        registry.check_prefer({"*": "fast"})
+    registry.check_prefer({"*": "reference", "double": "reference"})

@@ -1,0 +1,55 @@
+"""linear_cross_entropy with cuBLAS products and one Triton kernel on each chunk's logits; the loop is the chunked one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from liger.launch import launch
+
+from liger_kernels_loss._linear_cross_entropy_chunked import BACKENDS, Backend, linear_cross_entropy_chunked
+from liger_kernels_loss._loss import Loss
+from liger_kernels_loss._rows_triton import launch_losses
+
+
+# -- Kernels -----------------------------------------------------------------------------------------------------------
+@triton.jit(do_not_specialize=["n"])
+def _scale(
+    factor_ptr,  # () fp32
+    x_ptr,  # (n,)
+    out_ptr,  # (n,) of any dtype; may be x
+    n,
+    BLOCK: tl.constexpr,
+):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0).to(tl.float32)
+    tl.store(out_ptr + at, (x * tl.load(factor_ptr)).to(out_ptr.dtype.element_ty), mask=at < n)
+
+
+# -- Launches ----------------------------------------------------------------------------------------------------------
+def _step(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    class_weight: torch.Tensor | None,
+    upstream: torch.Tensor | None,
+    rows: torch.Tensor,
+    loss: Loss,
+    gradient: bool,
+) -> None:
+    launch_losses(logits, target, class_weight, upstream, rows, (None, None), loss, gradient)
+
+
+def _launch_scale(x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> None:
+    """out = x * factor, multiplied in fp32; torch would round the factor to x's dtype first."""
+    block = 4096  # 4 loads of 16 bytes a thread
+    launch(_scale, (triton.cdiv(x.numel(), block),), (factor, x, out), (x.numel(),), num_warps=4, BLOCK=block)
+
+
+BACKENDS["triton"] = Backend(_step, _launch_scale)
+
+
+def linear_cross_entropy_triton(*tensors: torch.Tensor | None, **options: Any) -> torch.Tensor:
+    """See ``liger_kernels_loss.linear_cross_entropy``."""
+    return linear_cross_entropy_chunked("triton", *tensors, **options)

@@ -1,0 +1,83 @@
+"""The losses as modules, with the constructor of their torch counterparts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from liger_kernels_loss.cross_entropy import cross_entropy
+from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy
+
+
+class _Loss(torch.nn.Module):
+    """Keeps the options and shows those that were given."""
+
+    weight: torch.Tensor | None
+
+    def __init__(self, weight: torch.Tensor | None, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.options = options
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(module)``."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+
+
+class CrossEntropyLoss(_Loss):
+    """``liger.ops.cross_entropy`` as a module.
+
+    Args:
+        weight: class weights (V,), kept as a buffer.
+        options: keyword arguments of ``liger.ops.cross_entropy``: ``ignore_index=0, label_smoothing=0.1``.
+
+    Raises:
+        TypeError: an option that the op does not have.
+    """
+
+    def __init__(self, weight: torch.Tensor | None = None, **options: Any) -> None:
+        _known("cross_entropy", options)
+        super().__init__(weight, options)
+
+    def forward(
+        self, logits: torch.Tensor, target: torch.Tensor, *, num_items: int | float | torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """logits (..., V), target (...,) -> scalar, or (...,) for reduction="none"."""
+        extra = {} if num_items is None else {"num_items": num_items}
+        return cross_entropy(logits, target, self.weight, **{**self.options, **extra})
+
+
+class LinearCrossEntropyLoss(_Loss):
+    """``liger.ops.linear_cross_entropy`` as a module; the head's weight is an argument of the call, so that it can be tied.
+
+    Args:
+        weight: class weights (V,), kept as a buffer.
+        options: keyword arguments of ``liger.ops.linear_cross_entropy``.
+
+    Raises:
+        TypeError: an option that the op does not have.
+    """
+
+    def __init__(self, weight: torch.Tensor | None = None, **options: Any) -> None:
+        _known("linear_cross_entropy", options)
+        super().__init__(weight, options)
+
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        head: torch.Tensor,
+        target: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        num_items: int | float | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """hidden (..., H), head (V, H), target (...,), bias (V,) -> scalar, or (...,) for reduction="none"."""
+        extra = {} if num_items is None else {"num_items": num_items}
+        return linear_cross_entropy(hidden, head, target, bias, self.weight, **{**self.options, **extra})
+
+
+def _known(op: str, options: dict[str, Any]) -> None:
+    from liger.registry import registry
+
+    registry().check_options({op: {name: value for name, value in options.items() if name != "kernel"}})

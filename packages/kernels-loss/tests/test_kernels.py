@@ -1,0 +1,16 @@
+"""Every kernel of the package: the contract and all behaviours."""
+
+from __future__ import annotations
+
+import pytest
+
+from liger.testing import Check, checks
+
+KERNELS = ("cross_entropy/triton", "linear_cross_entropy/torch", "linear_cross_entropy/triton")
+
+
+@pytest.mark.parametrize(
+    "check", [pytest.param(*c.values, id=f"{kernel}-{c.id}") for kernel in KERNELS for c in checks(kernel)]
+)
+def test_kernel(check: Check, device: str) -> None:
+    check(device)

@@ -1,0 +1,1 @@
+"""A third party's kernel for a device of its own."""

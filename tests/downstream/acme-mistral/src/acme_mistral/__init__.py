@@ -1,0 +1,1 @@
+"""A third party's model plugin, from shared fits and one of its own."""

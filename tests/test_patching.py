@@ -1,0 +1,419 @@
+"""What to patch, what not, and what is refused."""
+
+import dataclasses
+import logging
+import threading
+from collections import Counter
+
+import liger
+import pytest
+import torch
+from liger.errors import (
+    CarrierLeaked,
+    KernelUnavailable,
+    PatchRefused,
+    UnpatchConflict,
+    WrongOrder,
+)
+from liger.registry import registry
+from liger.testing import count_ops
+from liger.testing.models import Pair, expect_equal_step, expect_unchanged, find, snapshot, step
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.models.llama import modeling_llama
+
+
+@pytest.fixture
+def pair(device):
+    return Pair(find("llama"), device)
+
+
+@pytest.fixture
+def gemma2(device):
+    return Pair(find("gemma2"), device)
+
+
+def applied(report):
+    return Counter(row.op for row in report.applied)
+
+
+def test_plan_touches_nothing_and_says_what_autopatch_does(pair):
+    model = pair.plain()
+    step(model, **pair.batch())
+    before = snapshot(model)
+    planned = liger.plan(model)
+    expect_unchanged(before, snapshot(model), "plan")
+    done = liger.autopatch(model)
+    assert planned.rows == done.rows
+    assert planned.planned and not done.planned
+    with pytest.raises(RuntimeError, match="nothing to revert"):
+        planned.revert()
+
+
+def test_only_and_skip(pair):
+    assert set(applied(liger.plan(pair.plain(), only="rms_norm"))) == {"rms_norm"}
+    assert set(applied(liger.plan(pair.plain(), only={"rms_norm", "rope"}))) == {"rms_norm", "rope"}
+    assert "rope" not in applied(liger.plan(pair.plain(), skip="rope"))
+    assert applied(liger.plan(pair.plain(), only="model.layers.0.*"))["rms_norm"] == 2
+    report = liger.plan(pair.plain(), only="model.layers.*", skip=["model.layers.1.*", "rope"])
+    assert applied(report) == {"rms_norm": 2, "silu_mul": 1}
+    reasons = {row.path: row.reason for row in report.skipped}
+    assert reasons["model.layers.1.mlp"] == "left out by skip="
+    assert reasons["model.norm"] == "left out by only="
+
+
+@pytest.mark.parametrize("name", ["only", "skip"])
+def test_unknown_names_raise_and_list_the_known(pair, name):
+    model = pair.plain()
+    with pytest.raises(ValueError, match=f"{name}='rms_nrm' is neither an op nor .* ops: .*rms_norm"):
+        liger.autopatch(model, **{name: "rms_nrm"})
+    assert not liger.is_patched(model)
+
+
+def test_unknown_option_names_raise(pair):
+    with pytest.raises(TypeError, match="'z_los' is not an option of linear_cross_entropy"):
+        liger.autopatch(pair.plain(), options={"linear_cross_entropy": {"z_los": 1.0}})
+    with pytest.raises(KernelUnavailable, match="op 'no_op' is not installed"):
+        liger.autopatch(pair.plain(), options={"no_op": {}})
+    with pytest.raises(KernelUnavailable, match="no kernel of any op has this name"):
+        liger.autopatch(pair.plain(), prefer="nonsense")
+    with pytest.raises(TypeError):
+        liger.autopatch(pair.plain(), oly="rms_norm")
+
+
+def test_options_change_the_result_and_with_wins_over_autopatch(pair):
+    model = pair.plain()
+    plain = float(step(model, **pair.batch())[0])
+    liger.autopatch(model, options={"linear_cross_entropy": {"z_loss": 0.5}})
+    penalised = float(step(model, **pair.batch())[0])
+    assert penalised > plain + 1
+    with liger.options(linear_cross_entropy={"z_loss": 0.0}):
+        assert float(step(model, **pair.batch())[0]) == pytest.approx(plain, rel=1e-5)
+    assert float(step(model, **pair.batch())[0]) == penalised
+
+
+def test_prefer_reaches_the_ops_and_with_wins(pair):
+    model = pair.plain()
+    report = liger.autopatch(model, prefer={"linear_cross_entropy": "reference"})
+    with count_ops() as counts:
+        step(model, **pair.batch())
+    assert counts["linear_cross_entropy", "reference"] == 1
+    assert report.kernels["linear_cross_entropy"].startswith("reference on")
+    with liger.prefer({"linear_cross_entropy": "torch"}), count_ops() as counts:
+        step(model, **pair.batch())
+    assert counts["linear_cross_entropy", "torch"] == 1
+
+
+def test_report_reads_kernels_live(pair):
+    from liger import dispatch
+
+    dispatch.reset()
+    model = pair.plain()
+    report = liger.autopatch(model)
+    assert set(report.kernels.values()) == {"pending"}
+    step(model, **pair.batch())
+    assert "pending" not in report.kernels.values()
+    text = str(report)
+    for word in ("rms_norm", "LlamaMLP", "x5", "LlamaForCausalLM", f"on {pair.device}"):
+        assert word in text
+    data = report.to_dict()
+    assert data["rows"][0].keys() == {"path", "cls", "fit", "op", "status", "reason", "owner"}
+    assert data["rows"][0]["owner"].startswith("liger-models-llama ")
+
+
+def test_revert_and_context_manager(pair):
+    model = pair.plain()
+    step(model, **pair.batch())
+    before = snapshot(model)
+    liger.autopatch(model).revert()
+    expect_unchanged(before, snapshot(model), "revert")
+    with liger.patched(model, only="rms_norm") as report:
+        assert liger.is_patched(model) and set(applied(report)) == {"rms_norm"}
+    expect_unchanged(before, snapshot(model), "patched()")
+    with pytest.raises(RuntimeError, match="inside"), liger.patched(model):
+        raise RuntimeError("inside")
+    expect_unchanged(before, snapshot(model), "patched() with an error inside")
+
+
+def test_supports_and_is_patched(pair):
+    model = pair.plain()
+    assert not liger.is_patched(model) and not liger.supports(model, "fused_loss")
+    liger.autopatch(model, only="rms_norm")
+    assert liger.is_patched(model) and not liger.supports(model, "skip_logits")
+    liger.autopatch(model)
+    assert all(liger.supports(model, f) for f in ("fused_loss", "skip_logits", "shift_labels", "num_items_in_batch"))
+    with pytest.raises(ValueError, match="unknown feature 'fuse_loss'; known: fused_loss"):
+        liger.supports(model, "fuse_loss")
+
+
+def test_one_info_line_on_rank_0_and_silence_otherwise(pair, caplog, monkeypatch):
+    caplog.set_level(logging.DEBUG, "liger")
+    model = pair.plain()
+    liger.plan(model)
+    liger.autopatch(model)
+    step(model, **pair.batch())
+    liger.unpatch(model)
+    (record,) = [r for r in caplog.records if r.name == "liger"]
+    assert record.levelname == "INFO" and record.getMessage().startswith("LlamaForCausalLM: applied ")
+    caplog.clear()
+    monkeypatch.setenv("RANK", "1")
+    liger.autopatch(model)
+    assert not [r for r in caplog.records if r.name == "liger"]
+
+
+def test_unknown_model_type_is_returned_untouched(device):
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=64)).to(device)
+    before = snapshot(model)
+    report = liger.autopatch(model)
+    expect_unchanged(before, snapshot(model), "autopatch of an unknown model")
+    (row,) = report.rows
+    assert row.status == "skipped" and "'gpt2'" in row.reason
+    with pytest.raises(PatchRefused, match="'gpt2'"):
+        liger.autopatch(model, strict=True)
+    liger.unpatch(model)  # a no-op
+    plain = liger.autopatch(torch.nn.Linear(2, 2))
+    assert "no config.model_type" in plain.rows[0].reason
+
+
+def test_known_type_without_its_package_names_the_package(pair, monkeypatch):
+    monkeypatch.delitem(registry().models, "llama")
+    (row,) = liger.autopatch(pair.plain()).rows
+    assert row.reason == "model_type 'llama' needs its package: pip install liger-models-llama"
+
+
+def test_missing_op_is_skipped_with_the_package_to_install(pair, monkeypatch):
+    monkeypatch.delitem(registry().ops, "rope")
+    report = liger.plan(pair.plain())
+    reasons = {row.reason for row in report.skipped}
+    assert reasons == {"op 'rope' is not installed; pip install liger-kernels-rope"}
+    with pytest.raises(PatchRefused, match="pip install liger-kernels-rope"):
+        liger.autopatch(pair.plain(), strict=True)
+
+
+def test_module_overridden_by_another_tool_is_skipped_and_named(pair):
+    model = pair.plain()
+    norm = model.model.norm
+
+    def faster(x):
+        return type(norm).forward(norm, x)
+
+    norm.forward = faster
+    report = liger.autopatch(model)
+    (row,) = report.skipped
+    assert row.path == "model.norm" and f"{__name__}.{faster.__qualname__}" in row.reason
+    assert norm.forward is faster and applied(report)["rms_norm"] == 4
+    expect_equal_step(pair.plain(), model, **pair.batch())
+    liger.unpatch(model)
+    assert norm.forward is faster
+
+
+def test_subclass_of_an_upstream_class_is_left_alone(pair):
+    class Mine(modeling_llama.LlamaRMSNorm):
+        def forward(self, hidden_states):
+            return 2 * super().forward(hidden_states)
+
+    model = pair.plain()
+    model.model.norm.__class__ = Mine
+    assert applied(liger.autopatch(model))["rms_norm"] == 4 and type(model.model.norm) is Mine
+
+
+def test_weights_that_cannot_be_read_are_refused(pair):
+    class Packed(torch.nn.Parameter):
+        pass
+
+    model = pair.plain()
+    model.model.norm.weight = Packed(model.model.norm.weight.data)
+    model.lm_head.weight = Packed(model.lm_head.weight.data)
+    reasons = {row.path: row.reason for row in liger.plan(model).skipped}
+    assert "Packed, not a plain parameter" in reasons["model.norm"] and "head's weight" in reasons[""]
+
+
+def test_other_activation_is_refused(device):
+    model = Pair(find("llama"), device).plain(hidden_act="relu")
+    reasons = {row.reason for row in liger.plan(model).skipped}
+    assert reasons == {"its activation ReLU does not compute silu"}
+
+
+def test_hooks_on_the_activation_are_not_lost(pair):
+    model = pair.plain()
+    model.model.layers[0].mlp.act_fn.register_forward_hook(lambda *a: None)
+    (row,) = liger.plan(model).skipped
+    assert row.path == "model.layers.0.mlp" and "hooks on its activation" in row.reason
+
+
+def test_parametrised_module_is_wrong_order(pair):
+    model = pair.plain()
+    torch.nn.utils.parametrizations.weight_norm(model.lm_head)
+    with pytest.raises(WrongOrder, match="lm_head is ParametrizedLinear: patch before register_parametrization"):
+        liger.autopatch(model)
+    assert not liger.is_patched(model)
+
+
+@pytest.mark.parametrize("change", ["class", "forward"])
+def test_unpatch_conflict_changes_nothing(pair, change):
+    model = pair.plain()
+    liger.autopatch(model)
+    norm = model.model.norm
+    if change == "class":
+        norm.__class__ = type("Stolen", (type(norm),), {})
+    else:
+        norm.forward = lambda x: x
+    before = snapshot(model)
+    with pytest.raises(UnpatchConflict, match="(?s)nothing was undone.*model.norm: expected .* found"):
+        liger.unpatch(model)
+    expect_unchanged(before, snapshot(model), "a conflict")
+    if change == "class":
+        norm.__class__ = type(norm).__mro__[1]
+    else:
+        del norm.forward
+    liger.unpatch(model)
+    assert not liger.is_patched(model)
+
+
+def test_class_replaced_altogether_is_a_conflict(pair):
+    model = pair.plain()
+    liger.autopatch(model)
+    model.model.norm.__class__ = torch.nn.Identity
+    with pytest.raises(UnpatchConflict, match="found torch.nn.modules.linear.Identity"):
+        liger.unpatch(model)
+
+
+def test_wrapper_without_a_config(pair):
+    class RewardModel(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+    model = RewardModel(pair.plain())
+    report = liger.autopatch(model)
+    assert applied(report)["linear_cross_entropy"] == 1 and report.rows[0].path.startswith("inner.")
+    liger.unpatch(model)
+    assert not liger.is_patched(model)
+
+
+def test_resized_embeddings_fall_back_to_real_logits(pair):
+    plain, patched = pair.both()
+    for model in (plain, patched):
+        torch.manual_seed(0)
+        model.resize_token_embeddings(300, mean_resizing=False)
+    out = expect_equal_step(plain, patched, **pair.batch())
+    assert out.loss is not None
+    liger.unpatch(patched)
+    assert not liger.is_patched(patched)
+
+
+def test_own_loss_function_is_used(pair):
+    plain, patched = pair.both()
+
+    def loss(logits, labels, vocab_size, **kwargs):
+        return logits.float().square().mean()
+
+    plain.loss_function = patched.loss_function = loss
+    out = expect_equal_step(plain, patched, **pair.batch())
+    assert out.logits.shape[-1] == 256  # not fused, so the logits are there
+    assert patched(**pair.batch(), skip_logits=True).logits is None
+
+
+def test_model_with_its_own_loss_is_refused_at_once(pair):
+    model = pair.plain()
+    model.loss_function = lambda logits, labels, vocab_size, **kwargs: logits.mean()
+    (row,) = liger.plan(model).skipped
+    assert row.op == "linear_cross_entropy" and "not ForCausalLMLoss" in row.reason
+
+
+def test_soft_cap_is_read_at_each_call(gemma2):
+    plain, patched = gemma2.both()
+    for cap in (1.5, None, 8.0):
+        plain.config.final_logit_softcapping = patched.config.final_logit_softcapping = cap
+        expect_equal_step(plain, patched, **gemma2.batch())
+
+
+def test_declared_soft_cap_must_agree_with_upstream(gemma2, monkeypatch):
+    head = registry().models["gemma2"].head
+    wrong = dataclasses.replace(head, options={"softcap_path": "config.attn_logit_softcapping"})
+    monkeypatch.setitem(registry().models, "gemma2", dataclasses.replace(registry().models["gemma2"], head=wrong))
+    (row,) = liger.plan(gemma2.plain()).skipped
+    assert row.status == "refused" and "soft cap of 5.0" in row.reason
+
+
+class Forgetful(modeling_llama.LlamaForCausalLM):
+    """Calls its loss function or not."""
+
+    forgets = False
+
+    def forward(self, input_ids=None, labels=None, use_cache=None, **kwargs):
+        hidden = self.model(input_ids=input_ids, use_cache=use_cache).last_hidden_state
+        logits = self.lm_head(hidden)
+        loss = None if self.forgets else self.loss_function(logits, labels, self.config.vocab_size)
+        return modeling_llama.CausalLMOutputWithPast(loss=loss, logits=logits)
+
+
+def test_carrier_never_leaves_the_model(pair, monkeypatch):
+    patch = dataclasses.replace(registry().models["llama"], module=__name__)
+    monkeypatch.setitem(registry().models, "llama", patch)
+    model = Forgetful(pair.plain().config).train()
+    assert applied(liger.autopatch(model)) == {"linear_cross_entropy": 1}
+    batch = Pair(patch, "cpu").batch()
+    assert model(**batch).logits is None
+    monkeypatch.setattr(Forgetful, "forgets", True)
+    with pytest.raises(CarrierLeaked, match="Forgetful called its head but not self.loss_function"):
+        model(**batch)
+    assert model(**batch, logits="full").logits.shape[-1] == 256
+    monkeypatch.setattr(Forgetful, "forgets", False)
+    assert model(**batch).logits is None  # an error leaves no pending call behind
+
+
+def test_second_thread_is_a_clear_error(pair):
+    _, model = pair.both()
+    slot = model._liger_slot
+    inside, seen = threading.Event(), []
+
+    def enter():
+        inside.wait(10)
+        try:
+            model(**pair.batch())
+        except RuntimeError as error:
+            seen.append(str(error))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    slot.enter((2, 13))
+    inside.set()
+    thread.join(60)
+    slot.leave()
+    assert len(seen) == 1 and "second thread" in seen[0]
+    model(**pair.batch())
+
+
+def test_error_inside_the_forward_leaves_no_pending_call(pair):
+    plain, patched = pair.both()
+    with pytest.raises(Exception):  # noqa: B017  (whatever upstream raises for token ids out of range)
+        patched(input_ids=torch.full((2, 13), 10**6, device=pair.device), labels=pair.batch()["labels"])
+    expect_equal_step(plain, patched, **pair.batch())
+
+
+def test_verify_names_kernel_and_device_and_refuses_what_is_off(pair, monkeypatch):
+    report = liger.autopatch(pair.plain(), verify=True)
+    assert not report.skipped
+    assert all(r.reason.startswith("verified with ") and f"on {pair.device}" in r.reason for r in report.rows)
+    patch = registry().models["llama"]
+    norm = patch.fits["LlamaRMSNorm"]
+    wrong = dataclasses.replace(norm, options={**norm.options, "offset": 0.01})
+    monkeypatch.setitem(registry().models, "llama", dataclasses.replace(patch, fits={**patch.fits, "LlamaRMSNorm": wrong}))
+    report = liger.autopatch(pair.plain(), verify=True)
+    refused = [r for r in report.rows if r.status == "refused"]
+    assert {r.op for r in refused} == {"rms_norm"} and len(refused) == 5
+    assert "outside the contract" in refused[0].reason and "allowed are" in refused[0].reason
+
+
+def test_verify_without_weights_is_deferred(pair):
+    model = pair.plain().to("meta")
+    report = liger.plan(model, verify=True)
+    assert {r.status for r in report.rows} == {"deferred"} and "no weights yet" in report.rows[0].reason
+
+
+def test_doctor_reports_a_global_replaced_after_patching(pair, monkeypatch):
+    from liger.doctor import diagnose
+
+    liger.autopatch(pair.plain())
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", lambda *a, **k: None)
+    assert any("modeling_llama.eager_attention_forward was replaced" in p for p in diagnose().problems)
