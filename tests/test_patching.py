@@ -134,6 +134,30 @@ def test_revert_and_context_manager(pair):
     expect_unchanged(before, snapshot(model), "patched() with an error inside")
 
 
+def test_revert_undoes_what_its_report_applied_and_nothing_else(pair):
+    model = pair.plain()
+    norms = liger.autopatch(model, only="rms_norm")
+    ropes = liger.autopatch(model, only="rope")
+    again = liger.autopatch(model, only="rms_norm")
+    assert not again.applied
+    again.revert()
+    norms.revert()
+    assert {r.op for r in liger.plan(model).rows if "already" in r.reason} == {"rope"}
+    norms.revert()  # a second time: nothing
+    with liger.patched(model, only="silu_mul"):
+        assert {r.op for r in liger.plan(model).rows if "already" in r.reason} == {"rope", "silu_mul"}
+    ropes.revert()
+    assert not liger.is_patched(model) and "_liger_journal" not in model.__dict__
+
+
+def test_a_preference_for_all_counts_where_there_is_such_a_kernel(pair):
+    model = pair.plain()
+    liger.autopatch(model, prefer="torch")
+    with count_ops() as counts:
+        step(model, **pair.batch())
+    assert counts["linear_cross_entropy", "torch"] == 1 and ("rms_norm", "torch") not in counts
+
+
 def test_supports_and_is_patched(pair):
     model = pair.plain()
     assert not liger.is_patched(model) and not liger.supports(model, "fused_loss")

@@ -113,9 +113,9 @@ def _plan(target: Any, choices: Choices) -> tuple[Report, type | None]:
         if choices.strict:
             raise PatchRefused(reason)
         row = Row(path="", cls=str(getattr(target, "model_type", target)), fit="", op="", status="skipped", reason=reason)
-        return Report([row], choices.prefer, planned=True), None
+        return Report([row], planned=True), None
     reason = "each new instance is patched at its first forward or by liger.autopatch(model)"
-    return Report([_row(cls, "deferred", reason)], choices.prefer, planned=True), cls
+    return Report([_row(cls, "deferred", reason)], planned=True), cls
 
 
 def _row(cls: type, status: Any, reason: str) -> Row:

@@ -66,8 +66,15 @@ class Choices:
             adapter=part.adapter,
             options=tuple(sorted(constants.items())),
             op_options=tuple(sorted(self.options.get(fit.op, {}).items())),
-            kernel=self.prefer.get(fit.op, self.prefer.get("*")),
+            kernel=self.kernel(fit.op),
         )
+
+    def kernel(self, op: str) -> str | None:
+        """The kernel chosen by hand for ``op``; one preferred for all ops counts if this op has it."""
+        if op in self.prefer:
+            return self.prefer[op]
+        name = self.prefer.get("*")
+        return name if any(k.name == name for k in registry().kernels(op)) else None
 
     def excluded(self, op: str, path: str) -> str | None:
         """Why ``only`` or ``skip`` leaves this module out, or None."""
@@ -99,7 +106,8 @@ def make_plan(target: Module, choices: Choices) -> tuple[Report, list[Action], M
         row, todo = _consider(path, module, fit, owner, choices, reg)
         rows.append(row)
         actions += todo
-    return _strict(Report(rows, choices.prefer, planned=True), choices), actions, root
+    prefer = {row.op: choices.kernel(row.op) for row in rows if row.op}
+    return _strict(Report(rows, prefer, planned=True), choices), actions, root
 
 
 def unwrap(target: Module) -> Module:
