@@ -138,7 +138,7 @@ def run(
             if LOG.observers:
                 _observe(op, candidate.name)
             return candidate.fn(*tensors, **options)
-    raise KernelUnavailable(_explain(op, tensors, options, sizes, by_hand))
+    raise KernelUnavailable(_explain(op, tensors, options, sizes, by_hand or anywhere))
 
 
 @torch.compiler.assume_constant_result
