@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import liger  # noqa: E402
 import planted as plugin  # noqa: E402
+
+import liger  # noqa: E402
 from liger import registry  # noqa: E402
 from liger.declare import Kernel, Needs  # noqa: E402
 from liger.dispatch import LOG, bind, public, reset  # noqa: E402
@@ -23,17 +24,17 @@ RIGHT = Kernel(op="scaled", name="right", fn="planted:kernels.right", rank=10)
 
 
 @pytest.fixture
-def kernels(planted: None) -> Iterator[Callable[..., None]]:
+def kernels(planted: None) -> Callable[..., None]:
     """Replace the kernels of ``scaled``, keeping its reference."""
 
     def declare(*chosen: Kernel) -> None:
         known = registry.registry()
-        kept = {id: k for id, k in known._kernels.items() if k.name == "reference"}
+        kept = {key: k for key, k in known._kernels.items() if k.name == "reference"}
         known._kernels = kept | {k.id: k for k in chosen}
         known._owners.update({("kernel", k.id): [f"dist-{k.name} 1.0"] for k in chosen})
         reset()
 
-    yield declare
+    return declare
 
 
 def served(width: int = 4, **kwargs: object) -> str:
@@ -125,16 +126,20 @@ def test_argument_beats_with_beats_bound_beats_rank() -> None:
 
 
 def test_unknown_names_are_refused_with_a_suggestion() -> None:
-    with pytest.raises(KernelUnavailable, match=r"no kernel of scaled has this name.*did you mean 'right'"):
-        with liger.prefer({"scaled": "rihgt"}):
-            pass
-    with pytest.raises(KernelUnavailable, match="no kernel of any op"):
-        with liger.prefer("cuda"):
-            pass
+    with (
+        pytest.raises(KernelUnavailable, match=r"no kernel of scaled has this name.*did you mean 'right'"),
+        liger.prefer({"scaled": "rihgt"}),
+    ):
+        pass
+    with pytest.raises(KernelUnavailable, match="no kernel of any op"), liger.prefer("cuda"):
+        pass
 
 
 def test_a_choice_for_all_ops_is_named_when_it_cannot_serve() -> None:
-    with liger.prefer("right"), pytest.raises(KernelUnavailable, match=r"(?s)'right' of scaled .*H=301 exceeds 300") as error:
+    with (
+        liger.prefer("right"),
+        pytest.raises(KernelUnavailable, match=r"(?s)'right' of scaled .*H=301 exceeds 300") as error,
+    ):
         served(width=301)
     assert "scaled/reference: prefer='right'" in str(error.value)
 
@@ -154,9 +159,11 @@ def test_argument_beats_with_beats_bound_beats_default() -> None:
 
 
 def test_unknown_option_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match=r"options\['scaled'\]: 'facter' is not an option.*did you mean 'factor'"):
-        with liger.options(scaled={"facter": 2.0}):
-            pass
+    with (
+        pytest.raises(TypeError, match=r"options\['scaled'\]: 'facter' is not an option.*did you mean 'factor'"),
+        liger.options(scaled={"facter": 2.0}),
+    ):
+        pass
 
 
 # -- Log and compile ---------------------------------------------------------------------------------------------------
@@ -172,7 +179,7 @@ def test_compiles_without_graph_breaks_and_follows_the_context() -> None:
     torch._dynamo.reset()
     torch._dynamo.pgo.reset_code_state()
     counters.clear()
-    step = torch.compile(lambda x, w: plugin.scaled(x, w), fullgraph=True, backend="aot_eager")
+    step = torch.compile(plugin.scaled, fullgraph=True, backend="aot_eager")
     w = torch.ones(4)
     for rows in (3, 3, 5, 7):
         x = torch.randn(rows, 4)
@@ -185,7 +192,7 @@ def test_compiles_without_graph_breaks_and_follows_the_context() -> None:
 
 def test_a_compiled_call_beyond_a_limit_is_served_by_another_kernel() -> None:
     torch._dynamo.reset()
-    step = torch.compile(lambda x, w: plugin.scaled(x, w), fullgraph=True, backend="aot_eager")
+    step = torch.compile(plugin.scaled, fullgraph=True, backend="aot_eager")
     for width in (4, 301):
         with count_ops() as counts:
             step(torch.ones(2, width), torch.ones(width))

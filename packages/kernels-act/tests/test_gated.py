@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import liger
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+
+import liger
 from liger import ops
 from liger.testing import Case, Check, assert_contract, checks
 from liger.testing.cases import find
@@ -72,9 +73,7 @@ def test_any_shape(
         gate = gate[..., :1].expand(gate.shape)
     up = up.detach().requires_grad_(True)
     gate = gate.detach().requires_grad_(True)
-    assert_contract(
-        lambda g, u: op(g, u, **options, kernel="triton"), lambda g, u: upstream(g) * u, [gate, up]
-    )
+    assert_contract(lambda g, u: op(g, u, **options, kernel="triton"), lambda g, u: upstream(g) * u, [gate, up])
 
 
 @pytest.mark.parametrize("act", UPSTREAM)

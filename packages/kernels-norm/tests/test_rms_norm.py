@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import liger
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
+import liger
 from liger import ops
 from liger.testing import Case, Check, assert_contract, checks
 from liger.testing.cases import find
@@ -66,7 +67,7 @@ def test_reference_has_upstream_bits_and_triton_nearly(
     got = ops.rms_norm(x, w, **options, kernel="triton")
     assert got.dtype == expected.dtype
     if got.dtype == torch.float32 or cast == "none":
-        return  # held to the contract elsewhere; "none" rounds a sum of 2048 terms, in an order that is the kernel's own
+        return  # held to the contract elsewhere; "none" rounds a sum of 2048 terms, in the kernel's own order
     distance = (got.view(torch.int16).int() - expected.view(torch.int16).int()).abs()
     assert int(distance.max()) <= 2  # xhat off by one ulp, which the product with w can double across a power of two
     assert float((distance != 0).float().mean()) <= 1e-3
@@ -87,7 +88,11 @@ def test_offset_is_added_in_fp32(
 
 @pytest.mark.parametrize(
     ("module", "name", "cast"),
-    [("llama", "LlamaRMSNorm", "llama"), ("gemma2", "Gemma2RMSNorm", "gemma"), ("olmo2", "Olmo2RMSNorm", "fp32-weight")],
+    [
+        ("llama", "LlamaRMSNorm", "llama"),
+        ("gemma2", "Gemma2RMSNorm", "gemma"),
+        ("olmo2", "Olmo2RMSNorm", "fp32-weight"),
+    ],
 )
 def test_matches_transformers(module: str, name: str, cast: str, device: str, generator: torch.Generator) -> None:
     modeling = pytest.importorskip(f"transformers.models.{module}.modeling_{module}")
@@ -137,11 +142,19 @@ def test_module(device: str) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda x, w: ops.rms_norm(x, w, cast="Llama"), ValueError, "cast is 'Llama', expected one of llama, fp32-weight"),
+        (
+            lambda x, w: ops.rms_norm(x, w, cast="Llama"),
+            ValueError,
+            "cast is 'Llama', expected one of llama, fp32-weight",
+        ),
         (lambda x, w: ops.rms_norm(x.long(), w), TypeError, r"x must be floating .* got torch.int64 \(2, 8\)"),
         (lambda x, w: ops.rms_norm(x, w[:4]), ValueError, r"weight has shape \(4,\), expected \(8,\)"),
         (lambda x, w: ops.rms_norm(x, w[:0]), ValueError, "sharded parameter that was not gathered"),
-        (lambda x, w: ops.rms_norm(x, w.to("meta")), TypeError, "weight must be floating on cpu like x, got .* on meta"),
+        (
+            lambda x, w: ops.rms_norm(x, w.to("meta")),
+            TypeError,
+            "weight must be floating on cpu like x, got .* on meta",
+        ),
         (lambda x, w: ops.rms_norm(x, w, epsilon=1e-6), TypeError, "unexpected keyword argument 'epsilon'"),
     ],
 )

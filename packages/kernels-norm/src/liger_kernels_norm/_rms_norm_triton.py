@@ -1,10 +1,11 @@
-"""Triton kernels of rms_norm. Rows up to 8192 are held in registers; wider rows are read twice, the second time from L2."""
+"""Triton kernels of rms_norm. Rows up to 8192 are held in registers; wider ones are read twice, then from L2."""
 
 from __future__ import annotations
 
 import torch
 import triton
 import triton.language as tl
+
 from liger.launch import launch, private_op, processors
 
 CAST_MODE = {"llama": 0, "fp32-weight": 1, "gemma": 1, "none": 2}
@@ -208,7 +209,7 @@ def _backward_dw_wide(
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
 def _tile(H: int) -> tuple[int, int, int]:
-    """BLOCK, ROWS and warps: about 2048 elements per program for narrow rows, 16 fp32 values per thread for wide ones."""
+    """BLOCK, ROWS and warps: 2048 elements per program for narrow rows, 16 values per thread for wide ones."""
     block = triton.next_power_of_2(H)
     rows = max(1, 2048 // block)
     return block, rows, min(16, max(4, block * rows // 512))
@@ -231,7 +232,16 @@ def _launch_forward(
     R, H = x.shape
     y, rstd = _forward_fake(x, weight, eps, cast, offset)
     if H > 4 * WIDE:
-        launch(_forward_wide, (R,), (x, weight, y, rstd), (eps, offset), num_warps=16, H=H, BLOCK=WIDE, CAST=CAST_MODE[cast])
+        launch(
+            _forward_wide,
+            (R,),
+            (x, weight, y, rstd),
+            (eps, offset),
+            num_warps=16,
+            H=H,
+            BLOCK=WIDE,
+            CAST=CAST_MODE[cast],
+        )
         return y, rstd
     block, rows, warps = _tile(H)
     grid = (triton.cdiv(R, rows),)

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
 from liger.dispatch import public, run
 from liger.numerics import acc
 
@@ -92,8 +93,12 @@ def rms_norm(
             )
         if weight.shape != x.shape[-1:]:
             raise ValueError(
-                f"rms_norm: weight has shape {tuple(weight.shape)}, expected ({x.shape[-1]},) from the last dimension of x"
-                + (" (an empty weight is usually a sharded parameter that was not gathered)" if not weight.numel() else "")
+                f"rms_norm: weight has shape {tuple(weight.shape)}, expected ({x.shape[-1]},), the last of x"
+                + (
+                    " (an empty weight is usually a sharded parameter that was not gathered)"
+                    if not weight.numel()
+                    else ""
+                )
             )
     options = {"eps": eps, "cast": cast, "offset": offset}
     return run("rms_norm", (x, weight), options, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]

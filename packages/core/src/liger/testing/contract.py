@@ -2,21 +2,21 @@
 
 Truth is the reference in float64. Compared are the largest and the RMS error, over the whole tensor and per row (the
 last dimension), of each output and each gradient. Floor, at the largest truth magnitude of the row, or of the tensor:
-one ulp of the result's dtype plus sqrt(R) ulp of the accumulation dtype (float32, or float64 for itself), where R is the
-number of terms that are summed, and at least 4 ulp, since any chain of a few operations costs that. There is no other
-tolerance anywhere.
+one ulp of the result's dtype plus sqrt(R) ulp of the accumulation dtype (float32, or float64 for itself), where R is
+the number of terms that are summed, and at least 4 ulp, since any chain of a few operations costs that. There is no
+other tolerance anywhere.
 
 One rounding error says little about how large rounding errors are, so where rows are short eager's error is measured on
-several neighbours of the inputs, each value one ulp up or down, and each against its own truth. The RMS error is compared
-over 64 elements or more.
+several neighbours of the inputs, each value one ulp up or down, and each against its own truth. The RMS error is
+compared over 64 elements or more.
 
 A row in which eager is nearly exact by luck, because the roundings of its intermediates cancel, counts with the
 relative error of the other rows, at their 99 % quantile. Measured on the fp16 dweight of linear_cross_entropy, where
 logits, dlogits and the result are rounded: without this a kernel with the same roundings failed in 7 of 4097 rows.
 
 Truncating a 16-bit result instead of rounding it doubles the RMS error at most, and so would pass. It is found by its
-bias: the mean error away from zero, in ulp of each element, which is 0 for rounding and -0.5 for truncation. It is looked
-for where eager rounds once; more roundings can bias a row by chance.
+bias: the mean error away from zero, in ulp of each element, which is 0 for rounding and -0.5 for truncation. It is
+looked for where eager rounds once; more roundings can bias a row by chance.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ def assert_contract(
     """Check a kernel against its reference by the contract above, forward and backward.
 
     Args:
-        actual: the function under test, called as ``actual(*inputs, **options)``; or its outputs, then only they are checked.
+        actual: the function under test, called as ``actual(*inputs, **options)``; or its outputs, which are all that is
+            checked then.
         reference: the definition in plain torch, same arguments; with float64 inputs it must compute in float64.
-        inputs: tensors and None. Those with ``requires_grad`` get their gradient checked, for one random output gradient.
+        inputs: tensors and None. Gradients of those with ``requires_grad`` are checked, for one random output gradient.
         options: keyword arguments of both.
         reduction: R, the number of terms summed into one element; None if there is no sum.
 
@@ -149,7 +150,7 @@ def compare(
     """Compare one tensor; see the module's docstring. ``neighbours`` are (eager, truth) of neighbouring inputs.
 
     ``per_row=False`` compares the whole tensor only, for single samples whose rows hold too few values for statistics.
-    Where the truth is not finite, ``actual`` must be the same; where only the eager result overflowed, nothing is asked.
+    Where the truth is not finite, ``actual`` must be the same; where only eager's result overflowed, nothing is asked.
     """
     if actual is None:
         raise ContractViolation("is missing: None")
@@ -254,12 +255,12 @@ def ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _largest(x: torch.Tensor) -> torch.Tensor:
-    """(samples, rows, columns) -> (rows,)"""
+    """(samples, rows, columns) -> (rows,)."""
     return x.amax(-1).amax(0)
 
 
 def _rms(x: torch.Tensor) -> torch.Tensor:
-    """(samples, rows, columns) -> (rows,)"""
+    """(samples, rows, columns) -> (rows,)."""
     return x.square().mean(-1).mean(0).sqrt()
 
 
@@ -270,7 +271,7 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 def _at(index: int, got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor, shape: torch.Size) -> str:
     named = (("got", got), ("eager", eager), ("truth", truth))
     values = ", ".join(f"{name} {float(t.reshape(-1)[index]):.9g}" for name, t in named)
-    coordinates = []
+    coordinates: list[int] = []
     for size in reversed(shape):
         index, position = divmod(index, size)
         coordinates.insert(0, position)
@@ -286,7 +287,9 @@ def _named(
         raise ContractViolation(f"{len(got.outputs)} outputs, expected {count}")
     out: list[tuple[str, torch.Tensor | None, list[tuple[torch.Tensor, torch.Tensor]]]] = []
     for i, value in enumerate(got.outputs):
-        out.append(("output" if count == 1 else f"output {i}", value, [(e.outputs[i], t.outputs[i]) for e, t in samples]))
+        out.append(
+            ("output" if count == 1 else f"output {i}", value, [(e.outputs[i], t.outputs[i]) for e, t in samples])
+        )
     for i, gradient in got.gradients.items():
         pairs = [(e.gradients.get(i), t.gradients.get(i)) for e, t in samples]
         known = [(e, t) for e, t in pairs if e is not None and t is not None]
