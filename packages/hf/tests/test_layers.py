@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from transformers.activations import ACT2FN
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
 from liger_hf import fits
 from liger_hf.layers import match_gated_mlp, match_rms_norm, readable
 from liger_hf.output import drop_logits, wanted
 from liger_hf.plugin import liger_unwrap_module
-from transformers.activations import ACT2FN
-from transformers.modeling_outputs import CausalLMOutputWithPast
 
 
 class MLP(torch.nn.Module):

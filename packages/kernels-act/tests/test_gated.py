@@ -43,8 +43,8 @@ def test_reference_has_upstream_bits_and_triton_nearly(
     # neighbouring 16-bit floats of one sign have neighbouring bit patterns
     distance = (got.view(torch.int16).int() - expected.view(torch.int16).int()).abs()
     assert float((distance != 0).float().mean()) <= 1e-3
-    # Off by one ulp in act(gate), which the product can double across a power of two. In the tail of a tanh GELU 1 + tanh
-    # cancels upstream on CUDA and not here: there the truth decides.
+    # Off by one ulp in act(gate), which the product can double across a power of two. In the tail of a GELU eager's
+    # 1 + tanh cancels and ours does not: there the truth decides.
     far = distance > 2
     truth = upstream(gate.double()) * up.double()
     assert bool(((got.double() - truth).abs() <= (expected.double() - truth).abs())[far].all())

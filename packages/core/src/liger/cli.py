@@ -75,7 +75,9 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def demo(
-    model: Annotated[str | None, typer.Option(help="smollm2 or tiny-<model type>; by default the best available.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="smollm2 or tiny-<model type>; by default the best available.")
+    ] = None,
     quick: Annotated[bool, typer.Option(help="Fewer steps and tokens: under 2 minutes on 2 CPU cores.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for plots and JSON.")] = Path("build/demo"),
     device: Annotated[str | None, typer.Option(help="cuda or cpu; by default cuda if there is one.")] = None,

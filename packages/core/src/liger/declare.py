@@ -1,4 +1,4 @@
-"""The declarations plugins return: plain frozen data, no torch. ``"package.module:attribute"`` strings load on first use."""
+"""The declarations plugins return: frozen data, no torch. ``"package.module:attribute"`` strings load on first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load(target: str) -> Any:
     """Import what ``"package.module:attribute"`` names.
 
     Raises:
-        PluginError: the string is malformed or the attribute does not exist. An ImportError of the module passes through.
+        PluginError: the string is malformed or the attribute does not exist. An ImportError passes through.
     """
     module, _, attribute = target.partition(":")
     if not module or not attribute:
@@ -52,7 +52,7 @@ class Op:
             cases. Gradients are checked of the tensors that require one, or of all floating ones if none does.
         sizes: named dimensions with the values cases are made from. The first counts rows: it is also tried at 1 and 0.
         production: sizes as real models have them, for the compile gate and for benchmarks.
-        variants: further kinds of input, each tested once per dtype by ``inputs(..., variant=name)``: ``"fp32 weight"``.
+        variants: further kinds of input, each tested once per dtype by ``inputs(..., variant=name)``.
         reduction: terms summed into one output element, as a name in ``sizes``; loosens the contract by its root.
         module: the ``torch.nn.Module`` offered as ``liger.nn.<class name>``, if any.
     """

@@ -32,7 +32,9 @@ class Entry:
 
     __slots__ = ("attributes", "installed", "module", "old_forward", "path")
 
-    def __init__(self, path: str, module: Module, installed: type, attributes: dict[str, Any], old_forward: Any) -> None:
+    def __init__(
+        self, path: str, module: Module, installed: type, attributes: dict[str, Any], old_forward: Any
+    ) -> None:
         self.path, self.module, self.installed = path, module, installed
         self.attributes, self.old_forward = attributes, old_forward
 

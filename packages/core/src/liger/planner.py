@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -197,12 +196,9 @@ def _consider(
         return left("skipped", f"op {fit.op!r} is not installed; {reg.hint(fit.op)}")
     if is_swapped(type(module)) and PENDING not in module.__dict__:
         return left("skipped", _already(path, module, fit, choices))
-    held = module.__dict__.get("forward")
-    if held is not None and not is_accelerate(module):
-        return left("skipped", f"its forward on the instance belongs to {owner_of(held)}, not to upstream")
-    if reason := match_signature(load(fit.adapter), original_class(module)):
-        return left("refused", reason)
-    if fit.match and (reason := load(fit.match)(module, fit.options)):
+    if reason := _foreign(module):
+        return left("skipped", reason)
+    if reason := _mismatch(module, fit):
         return left("refused", reason)
     try:
         parts = load(fit.parts)(module, fit.options) if fit.parts else [Part(module, fit.adapter)]
@@ -217,6 +213,20 @@ def _consider(
         if status != "applied":
             return left(status, reason)
     return row, actions
+
+
+def _foreign(module: Module) -> str | None:
+    """Who owns a forward on the instance, if it is neither upstream's nor accelerate's."""
+    held = module.__dict__.get("forward")
+    if held is None or is_accelerate(module):
+        return None
+    return f"its forward on the instance belongs to {owner_of(held)}, not to upstream"
+
+
+def _mismatch(module: Module, fit: Fit) -> str | None:
+    """Why the fit does not describe the module."""
+    reason = match_signature(load(fit.adapter), original_class(module))
+    return reason or (load(fit.match)(module, fit.options) if fit.match else None)
 
 
 def _path_of(part: Part, module: Module, path: str) -> str:
@@ -234,8 +244,6 @@ def _already(path: str, module: Module, fit: Fit, choices: Choices) -> str:
         return "already patched with the same options"
     changed = ", ".join(f"{n}: {h!r} -> {w!r}" for n, h, w in zip(Spec._fields, have, want, strict=True) if h != w)
     raise AlreadyPatched(f"{path or 'the model'} is already patched with other options ({changed}); unpatch it first")
-
-
 
 
 def _check_patterns(
@@ -266,5 +274,3 @@ def _strict(report: Report, choices: Choices) -> Report:
         lines = "\n".join(f"  {r.path or '(model)'} ({r.cls}): {r.status}: {r.reason}" for r in left)
         raise PatchRefused(f"strict=True and {len(left)} of {len(report.rows)} rows would not be applied:\n{lines}")
     return report
-
-

@@ -56,10 +56,10 @@ class Report:
 
     @property
     def kernels(self) -> dict[str, str]:
-        """Op -> the kernels that have served it so far under the same preference, ``"pending"`` before the first call."""
+        """Op -> the kernels that have served it under the same preference, ``"pending"`` before the first call."""
         import sys
 
-        out = {op: "pending" for op in sorted({r.op for r in self.applied})}
+        out = dict.fromkeys(sorted({r.op for r in self.applied}), "pending")
         if dispatch := sys.modules.get("liger.dispatch"):
             for op in out:
                 served = [d for d in dispatch.LOG.decisions if d.op == op and d.prefer == self.prefer.get(op)]

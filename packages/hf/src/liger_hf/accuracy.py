@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import torch
-from liger.launch import private_op
 from torch import Tensor
+
+from liger.launch import private_op
 
 CHUNK_ELEMENTS = 1 << 26  # logits alive at a time: 128 MiB in bf16
 
 
-def _fake(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, sign: float) -> Tensor:
+def _fake(
+    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, sign: float
+) -> Tensor:
     return hidden.new_empty((), dtype=torch.float32)
 
 
@@ -31,7 +34,7 @@ def token_accuracy(
     """
     rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
     hits = torch.zeros((), dtype=torch.float32, device=hidden.device)
-    for part, labels in zip(hidden.detach().split(rows), target.split(rows), strict=True):
+    for part, labels in zip(torch.split(hidden.detach(), rows), torch.split(target, rows), strict=True):
         logits = torch.nn.functional.linear(part, weight.detach(), bias)
         best = (logits if sign > 0 else -logits).argmax(-1)
         hits += ((best == labels) & (labels != ignore_index)).sum()

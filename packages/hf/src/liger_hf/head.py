@@ -2,7 +2,8 @@
 
 The model's forward notes that labels came in. The head's call is then *deferred*: the hidden states are kept and a
 zero-width carrier is returned. The loss call re-enters ``head.__call__`` with the real arguments, so every hook on the
-head (FSDP, ZeRO, accelerate) fires around the fused op, and the loss is the module's output. No carrier leaves the model.
+head (FSDP, ZeRO, accelerate) fires around the fused op, and the loss is the module's output. No carrier leaves the
+model.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
+
 from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
 from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own
-from torch import Tensor, nn
-
 from liger_hf import output, stub, transform
 from liger_hf.accuracy import accuracy_of_logits, shifted, token_accuracy
 from liger_hf.layers import readable
@@ -92,7 +93,7 @@ def causal_lm(
         want = output.wanted(kwargs, labels is not None)
         slot = self._liger_slot
         mode = want.logits or ("none" if self.training and labels is not None else "full")
-        if mode == "full" or not _fusable(self, slot, upstream_loss):
+        if labels is None or mode == "full" or not _fusable(self, slot, upstream_loss):
             return _finish(upstream(self, *args, **kwargs), want, labels, kwargs)
         slot.enter(tuple(labels.shape), want.accuracy)
         try:
@@ -136,10 +137,10 @@ def causal_lm(
 
 
 def output_embeddings(original: Any, op: Callable[..., Tensor], **constants: Any) -> Namespace:
-    """Adapter of the head: defers its call while the slot is open, and computes the loss when called with a LossCall."""
+    """Adapter of the head: defers its call while the slot is open, and computes the loss when it gets a LossCall."""
     upstream = original.forward
 
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_or_defer(self: Any, *args: Any, **kwargs: Any) -> Any:
         slot = self._liger_slot
         if len(args) != 1 or kwargs or not slot.open or slot.hidden is not None:
             return nn.Module.__call__(self, *args, **kwargs)
@@ -149,12 +150,12 @@ def output_embeddings(original: Any, op: Callable[..., Tensor], **constants: Any
         slot.head, slot.hidden = self, hidden
         return hidden.detach().new_empty((*slot.shape, 0))
 
-    def forward(self: Any, input: Tensor, call: LossCall | None = None) -> Any:
+    def forward(self: Any, hidden: Tensor, call: LossCall | None = None) -> Any:
         if call is None:
-            return upstream(self, input)
-        return _fused_loss(op, input, self.weight, self.bias, LossCall(*call))
+            return upstream(self, hidden)
+        return _fused_loss(op, hidden, self.weight, self.bias, LossCall(*call))
 
-    return {"__call__": own(__call__, original), "forward": own(forward, original)}
+    return {"__call__": own(call_or_defer, original), "forward": own(forward, original)}
 
 
 def _finish(out: Any, want: output.Wanted, labels: Tensor | None, kwargs: Mapping[str, Any]) -> Any:
@@ -203,7 +204,7 @@ def _fused_loss(
 
 # -- When the seam can be used at a call -------------------------------------------------------------------------------
 def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
-    """Whether head and loss are still those that were patched. A LoRA on the head, a resized head or another loss is not."""
+    """Whether head and loss are still those that were patched; a LoRA on the head or another loss is not."""
     if getattr(loss(model), "__name__", "") != "ForCausalLMLoss":
         return False
     head = model.get_output_embeddings()
@@ -231,7 +232,7 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
     head = model.get_output_embeddings()
     if head is None:
         raise PatchRefused(f"{cls.__name__} has no output embeddings")
-    heads = [head] if original_class(head) is nn.Linear else inner_modules(head)
+    heads: list[Any] = [head] if original_class(head) is nn.Linear else list(inner_modules(head))
     for linear in heads or [head]:
         if original_class(linear) is not nn.Linear:
             kind = type(linear)

@@ -74,7 +74,7 @@ def compute_logits(model: Any, hidden: Tensor) -> Tensor:
 
 
 @functools.cache
-def _lazy_class(cls: type) -> type:
+def _lazy_class(cls: Any) -> type:
     def logits(self: Any) -> Any:
         held = self.__dict__.get("_liger_lazy")
         if held is None:
@@ -83,8 +83,8 @@ def _lazy_class(cls: type) -> type:
             self.__dict__["_liger_logits"] = compute_logits(*held)
         return self.__dict__["_liger_logits"]
 
-    def __getitem__(self: Any, key: Any) -> Any:
-        return self.logits if key == "logits" else cls.__getitem__(self, key)  # type: ignore[attr-defined]
+    def item(self: Any, key: Any) -> Any:
+        return self.logits if key == "logits" else cls.__getitem__(self, key)
 
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__getitem__": __getitem__}
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__getitem__": item}
     return type(cls.__name__, (cls,), {"logits": property(logits), **names})

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from liger_integrations_peft.plugin import liger_unwrap_module
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import Linear as LoraLinear
 from peft.utils.other import ModulesToSaveWrapper
+
+from liger_integrations_peft.plugin import liger_unwrap_module
 
 
 class Model(torch.nn.Module):

@@ -1,5 +1,8 @@
 """Triton kernels of cross_entropy: the losses of ``_rows_triton.py``, and a backward that touches each logit once."""
 
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+# mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
+
 from __future__ import annotations
 
 from typing import Any

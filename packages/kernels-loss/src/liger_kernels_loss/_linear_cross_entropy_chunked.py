@@ -146,7 +146,7 @@ def chunked(
 
 
 def _worth_fp32(elements: int, size: int, N: int) -> bool:
-    """Whether dW is summed in fp32: beyond ``ROUNDINGS`` chunks always, beyond one if the sum is small (error 1.7e-3)."""
+    """Whether dW is summed in fp32: beyond ``ROUNDINGS`` chunks, or beyond one if the sum is small."""
     return ROUNDINGS * size < N or (size < N and elements * 4 <= SMALL_SUM)
 
 

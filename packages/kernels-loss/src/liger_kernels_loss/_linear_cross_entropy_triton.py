@@ -1,5 +1,8 @@
 """linear_cross_entropy in chunks, with torch's products and one Triton kernel on the logits of each."""
 
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+# mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
+
 from __future__ import annotations
 
 from typing import Any

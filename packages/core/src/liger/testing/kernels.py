@@ -144,9 +144,7 @@ def _input_gradients(kernel: Kernel, device: str) -> None:
         _equal(_gradients(forward(), tensors, seeds), left, f"with input {frozen} frozen")
         less = allocated(lambda: _gradients(forward(), tensors, seeds))
         if less >= cost:
-            _fail(
-                f"with input {frozen} frozen the step allocates {less} bytes of {cost}: something is computed for it"
-            )
+            _fail(f"with input {frozen} frozen the step allocates {less} bytes of {cost}: something is computed for it")
         tensors[frozen].requires_grad_(True)  # type: ignore[union-attr]
     for i in wanted:
         tensors[i].requires_grad_(False)  # type: ignore[union-attr]
