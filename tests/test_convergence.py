@@ -2,9 +2,10 @@
 
 import pydoc_data.topics
 
-import liger
 import pytest
 import torch
+
+import liger
 from liger.registry import registry
 from liger.testing.models import Pair, find, gradients
 
@@ -12,14 +13,14 @@ STEPS, ROWS, TOKENS, TOP = 32, 4, 64, 5
 
 
 def batches(device):
-    """Real English text, byte by byte; which text depends on the Python version, so runs are compared with each other."""
+    """Real English text, byte by byte; it depends on the Python version, so runs are compared with each other."""
     text = " ".join(pydoc_data.topics.topics[k] for k in sorted(pydoc_data.topics.topics))
     ids = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)[: STEPS * ROWS * TOKENS].long()
     return ids.view(STEPS, ROWS, TOKENS).to(device)
 
 
 def train(pair, dtype, patched, **inputs):
-    """Losses (STEPS,), gradients of step 1, final parameters, top-k log-probs of the trained model on the first batch."""
+    """Losses (STEPS,), gradients of step 1, final parameters, log-probs of the trained model on the first batch."""
     model = pair.plain(dtype)
     if patched:
         liger.autopatch(model, strict=True)

@@ -1,4 +1,4 @@
-"""A plugin with one op, ``scaled``: y = factor * x * w, one right kernel and one kernel per fault that a gate must find."""
+"""A plugin with one op, ``scaled``: y = factor * x * w, one right kernel and one for each fault a gate must find."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import liger
 import torch
+
+import liger
 from liger import Kernel, Needs, Op, Option
 
 # fault -> the check that has to find it (the start of its name)
@@ -132,7 +133,7 @@ class Scaled(torch.autograd.Function):
 
 def _make(fault: str) -> Callable[..., Any]:
     def kernel(x: Any, w: Any, *, factor: float) -> Any:
-            return Scaled.apply(x, w, factor, fault)
+        return Scaled.apply(x, w, factor, fault)
 
     return kernel
 

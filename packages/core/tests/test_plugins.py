@@ -5,8 +5,9 @@ import types
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
-import liger
 import pytest
+
+import liger
 from liger.declare import Kernel, ModelPatch, Op
 from liger.errors import DuplicateName, KernelUnavailable
 from liger.plugins import PLUGIN_API, Plugins
@@ -99,7 +100,13 @@ def test_failing_import_is_a_row_and_the_others_load(plugin):
     vars(missing)["dist"] = SimpleNamespace(name="liger-broken", version="2.5")
     plugins = Plugins([plugin("good", **ops(OP)), missing])
     (info,) = plugins.failed
-    for part in ("broken", "liger-broken 2.5", "no_such_module_at_all", "ModuleNotFoundError", "LIGER_DISABLE_PLUGINS=broken"):
+    for part in (
+        "broken",
+        "liger-broken 2.5",
+        "no_such_module_at_all",
+        "ModuleNotFoundError",
+        "LIGER_DISABLE_PLUGINS=broken",
+    ):
         assert part in str(info)
     assert Registry(plugins).ops == {"double": OP}
 
@@ -136,7 +143,9 @@ def test_one_name_claimed_twice_loads_neither(plugin):
         assert "'same' is claimed by one 1.0 and two 3; neither is loaded" in info.error
 
 
-@pytest.mark.parametrize("api, fix", [(PLUGIN_API - 1, "newer version of the plugin"), (PLUGIN_API + 1, "newer liger-core")])
+@pytest.mark.parametrize(
+    "api, fix", [(PLUGIN_API - 1, "newer version of the plugin"), (PLUGIN_API + 1, "newer liger-core")]
+)
 def test_other_plugin_api_is_a_row(plugin, api, fix):
     error = only_error(Plugins([plugin("old", LIGER_PLUGIN_API=api, **ops(OP))]))
     assert f"plugin API {api}" in error and fix in error
@@ -160,7 +169,9 @@ def test_disabled_plugins(plugin, monkeypatch):
 )
 def test_duplicate_declarations_name_both_owners_and_use_neither(plugin, declaration, kind, name):
     registry = Registry(Plugins([plugin("a", **ops(declaration)), plugin("b", **ops(declaration))]))
-    assert registry.problems == [f"{kind} {name!r} is declared by liger-a 1.0 and liger-b 1.0; neither is used: remove one of them"]
+    assert registry.problems == [
+        f"{kind} {name!r} is declared by liger-a 1.0 and liger-b 1.0; neither is used: remove one of them"
+    ]
     assert registry.ops == {} and registry.kernels("double") == []
     assert isinstance(duplicate(kind, name, ["x", "y"]), DuplicateName)
 

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from liger_hf import fits
-from liger_hf.layers import match_gated_mlp, match_rms_norm, readable
-from liger_hf.output import drop_logits, logits_mode
-from liger_hf.plugin import liger_unwrap_module
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from liger_hf import fits
+from liger_hf.layers import match_gated_mlp, match_rms_norm, readable
+from liger_hf.output import drop_logits, wanted
+from liger_hf.plugin import liger_unwrap_module
 
 
 class MLP(torch.nn.Module):
@@ -49,29 +50,29 @@ def test_unknown_names_in_fits():
 
 
 @pytest.mark.parametrize(
-    "kwargs, labels, training, expected",
+    "kwargs, labels, expected",
     [
-        ({}, True, True, "none"),
-        ({}, True, False, "full"),
-        ({}, False, True, "full"),
-        ({"skip_logits": True}, True, False, "none"),
-        ({"skip_logits": False}, True, True, "full"),
-        ({"skip_logits": None}, True, True, "none"),
-        ({"logits": "lazy"}, True, True, "lazy"),
-        ({"logits": "none", "skip_logits": True}, True, True, "none"),
-        ({"logits": "full", "skip_logits": True}, True, True, ValueError),
-        ({"logits": "none"}, False, True, ValueError),
-        ({"skip_logits": True}, False, False, ValueError),
-        ({"logits": "all"}, True, True, ValueError),
+        ({}, True, (None, False)),
+        ({}, False, (None, False)),
+        ({"skip_logits": True}, True, ("none", False)),
+        ({"skip_logits": False}, True, ("full", False)),
+        ({"skip_logits": None}, True, (None, False)),
+        ({"logits": "lazy", "return_token_accuracy": True}, True, ("lazy", True)),
+        ({"logits": "none", "skip_logits": True}, True, ("none", False)),
+        ({"logits": "full", "skip_logits": True}, True, ValueError),
+        ({"logits": "none"}, False, ValueError),
+        ({"skip_logits": True}, False, ValueError),
+        ({"return_token_accuracy": True}, False, ValueError),
+        ({"logits": "all"}, True, ValueError),
     ],
 )
-def test_logits_mode(kwargs, labels, training, expected):
+def test_wanted(kwargs, labels, expected):
     kwargs = {**kwargs, "other": 1}
     if expected is ValueError:
-        with pytest.raises(ValueError, match="logits"):
-            logits_mode(kwargs, labels, training)
+        with pytest.raises(ValueError, match=r"logits|labels"):
+            wanted(kwargs, labels)
     else:
-        assert logits_mode(kwargs, labels, training) == expected and kwargs == {"other": 1}
+        assert wanted(kwargs, labels) == expected and kwargs == {"other": 1}
 
 
 def test_drop_logits():

@@ -6,6 +6,7 @@ import types
 
 import pytest
 import torch
+
 from liger.errors import PatchRefused
 from liger_hf.rope import clone, uses_global
 

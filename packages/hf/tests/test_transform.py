@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from liger.errors import PatchRefused
-from liger_hf import stub, transform
 from transformers import (
     CohereConfig,
     CohereForCausalLM,
@@ -15,18 +13,21 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-SMALL = dict(
-    vocab_size=97,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=1,
-    num_attention_heads=4,
-    num_key_value_heads=1,
-    max_position_embeddings=64,
-    pad_token_id=0,
-    bos_token_id=1,
-    eos_token_id=2,
-)
+from liger.errors import PatchRefused
+from liger_hf import stub, transform
+
+SMALL = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 MODELS = {
     "llama": (LlamaForCausalLM, LlamaConfig, {}, (1.0, None)),
     "gemma2": (Gemma2ForCausalLM, Gemma2Config, {"head_dim": 8, "final_logit_softcapping": 3.0}, (1.0, 3.0)),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import liger
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+
+import liger
 from liger import ops
 from liger.testing import Case, Check, assert_contract, checks
 from liger.testing.cases import find
@@ -41,8 +42,12 @@ def test_reference_has_upstream_bits_and_triton_nearly(
     got = op(gate, up, **options, kernel="triton")
     # neighbouring 16-bit floats of one sign have neighbouring bit patterns
     distance = (got.view(torch.int16).int() - expected.view(torch.int16).int()).abs()
-    assert int(distance.max()) <= 2  # act(gate) off by one ulp, which the product can double across a power of two
     assert float((distance != 0).float().mean()) <= 1e-3
+    # Off by one ulp in act(gate), which the product can double across a power of two. In the tail of a GELU eager's
+    # 1 + tanh cancels and ours does not: there the truth decides.
+    far = distance > 2
+    truth = upstream(gate.double()) * up.double()
+    assert bool(((got.double() - truth).abs() <= (expected.double() - truth).abs())[far].all())
 
 
 @given(
@@ -68,9 +73,7 @@ def test_any_shape(
         gate = gate[..., :1].expand(gate.shape)
     up = up.detach().requires_grad_(True)
     gate = gate.detach().requires_grad_(True)
-    assert_contract(
-        lambda g, u: op(g, u, **options, kernel="triton"), lambda g, u: upstream(g) * u, [gate, up]
-    )
+    assert_contract(lambda g, u: op(g, u, **options, kernel="triton"), lambda g, u: upstream(g) * u, [gate, up])
 
 
 @pytest.mark.parametrize("act", UPSTREAM)

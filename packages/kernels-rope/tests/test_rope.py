@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from liger import ops
 from liger.errors import ContractViolation
 from liger.testing import Case, Check, assert_contract, checks
@@ -64,15 +65,13 @@ def test_matches_transformers(device: str, generator: torch.Generator) -> None:
     variant=st.sampled_from(["", "per row", "partial", "fp32 cos", "heads last", "packed"]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_any_shape(
-    sizes: dict[str, int], half: int, seed: int, variant: str, dtype: torch.dtype, device: str
-) -> None:
+def test_any_shape(sizes: dict[str, int], half: int, seed: int, variant: str, dtype: torch.dtype, device: str) -> None:
     generator = torch.Generator().manual_seed(seed)
     inputs, options = rope_inputs(device, dtype, **sizes, D=2 * half, generator=generator, variant=variant)
     assert_contract(lambda *a, **o: ops.rope(*a, **o, kernel="triton"), rope_reference, inputs, options)
 
 
-# -- Reproductions of faults in other tools ------------------------------------------------------------------------------
+# -- Reproductions of faults in other tools ----------------------------------------------------------------------------
 def test_one_key_head_is_rotated(device: str, generator: torch.Generator) -> None:
     """A10: with a single key head k came back untouched."""
     inputs, _ = rope_inputs(device, torch.float32, T=5, B=2, NQ=4, NK=1, D=16, generator=generator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +63,25 @@ def patch_model(target: Module, choices: Choices) -> Report:
     """Plan and patch one model."""
     report, actions, root = make_plan(target, choices)
     patch.settle(root)
-    patch.apply(root, actions)
-    alive = weakref.ref(target)
+    done = patch.apply(root, actions)
     report.planned = False
-    report._revert = lambda: None if (model := alive()) is None else unpatch(model)
+    report._revert = _undo_later(root, done)
     if _rank() == 0:
         logger.info("%s: %s", type(root).__name__, report.summary())
     return report
+
+
+def _undo_later(root: Module, done: list[patch.Entry]) -> Callable[[], None]:
+    """Undo ``done``, once; a report must not keep its model alive."""
+    alive, held = weakref.ref(root), [weakref.ref(e.module) for e in done]
+
+    def revert() -> None:
+        model, modules = alive(), {id(m) for ref in held if (m := ref()) is not None}
+        if model is not None and modules:
+            journal = [e for m in model.modules() for e in m.__dict__.get(patch.JOURNAL, ())]
+            patch.undo(model, [e for e in journal if id(e.module) in modules])
+
+    return revert
 
 
 def plan(
@@ -124,6 +136,7 @@ FEATURES = {
     "fused_loss": "the loss is computed from hidden states and head weight, without the full logits",
     "skip_logits": "forward takes skip_logits=True and then returns a loss without logits, in evaluation too",
     "logits": "forward takes logits='full', 'lazy' or 'none'",
+    "token_accuracy": "forward takes return_token_accuracy=True and returns out.token_accuracy, with or without logits",
     "shift_labels": "shift_labels beats labels in the fused loss",
     "num_items_in_batch": "num_items_in_batch divides the summed loss",
 }

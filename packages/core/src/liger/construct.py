@@ -58,8 +58,8 @@ def plan_type(target: Any, choices: Choices) -> Report:
 
 
 def unmark(target: Any) -> None:
-    """Give the class its own ``__init__`` back; instances made meanwhile stay as they are. No-op if it is not marked."""
-    cls = _resolve(target)[0]
+    """Give the class its own ``__init__`` back; instances made meanwhile stay. No-op if not marked."""
+    cls: Any = _resolve(target)[0]
     if cls is None or cls not in _marks:
         return
     found = cls.__dict__.get("__init__")
@@ -69,7 +69,7 @@ def unmark(target: Any) -> None:
     if original is MISSING:
         del cls.__init__
     else:
-        cls.__init__ = original  # type: ignore[misc]
+        cls.__init__ = original
 
 
 def pending(original: type, op: None) -> dict[str, Any]:
@@ -93,18 +93,18 @@ def resolve(model: Any) -> None:
     patch_model(model, model.__dict__[PENDING])
 
 
-def _install(cls: type, choices: Choices) -> None:
-    original = cls.__init__  # type: ignore[misc]
+def _install(cls: Any, choices: Choices) -> None:
+    original = cls.__init__
 
     @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (it becomes the class's own)
         original(self, *args, **kwargs)
         if type(self) is cls:
             self.__dict__[PENDING] = choices
             self.__class__ = swapped_class(cls, PENDING_SPEC)
 
     _marks[cls] = Mark(cls.__dict__.get("__init__", MISSING), __init__, choices)
-    cls.__init__ = __init__  # type: ignore[misc]
+    cls.__init__ = __init__
 
 
 def _plan(target: Any, choices: Choices) -> tuple[Report, type | None]:
@@ -112,10 +112,12 @@ def _plan(target: Any, choices: Choices) -> tuple[Report, type | None]:
     if cls is None:
         if choices.strict:
             raise PatchRefused(reason)
-        row = Row(path="", cls=str(getattr(target, "model_type", target)), fit="", op="", status="skipped", reason=reason)
-        return Report([row], choices.prefer, planned=True), None
+        row = Row(
+            path="", cls=str(getattr(target, "model_type", target)), fit="", op="", status="skipped", reason=reason
+        )
+        return Report([row], planned=True), None
     reason = "each new instance is patched at its first forward or by liger.autopatch(model)"
-    return Report([_row(cls, "deferred", reason)], choices.prefer, planned=True), cls
+    return Report([_row(cls, "deferred", reason)], planned=True), cls
 
 
 def _row(cls: type, status: Any, reason: str) -> Row:

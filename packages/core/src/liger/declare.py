@@ -1,4 +1,4 @@
-"""The declarations plugins return: plain frozen data, no torch. ``"package.module:attribute"`` strings load on first use."""
+"""The declarations plugins return: frozen data, no torch. ``"package.module:attribute"`` strings load on first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load(target: str) -> Any:
     """Import what ``"package.module:attribute"`` names.
 
     Raises:
-        PluginError: the string is malformed or the attribute does not exist. An ImportError of the module passes through.
+        PluginError: the string is malformed or the attribute does not exist. An ImportError passes through.
     """
     module, _, attribute = target.partition(":")
     if not module or not attribute:
@@ -51,7 +51,8 @@ class Op:
         inputs: ``f(device, dtype, *, generator, **sizes) -> (tensors, options)`` used by ``liger.testing`` to make
             cases. Gradients are checked of the tensors that require one, or of all floating ones if none does.
         sizes: named dimensions with the values cases are made from. The first counts rows: it is also tried at 1 and 0.
-        variants: further kinds of input, each tested once per dtype by ``inputs(..., variant=name)``: ``"fp32 weight"``.
+        production: sizes as real models have them, for the compile gate and for benchmarks.
+        variants: further kinds of input, each tested once per dtype by ``inputs(..., variant=name)``.
         reduction: terms summed into one output element, as a name in ``sizes``; loosens the contract by its root.
         module: the ``torch.nn.Module`` offered as ``liger.nn.<class name>``, if any.
     """
@@ -62,6 +63,7 @@ class Op:
     options: Mapping[str, Option] = field(default_factory=lambda: EMPTY)
     inputs: str | None = None
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: EMPTY)
+    production: tuple[Mapping[str, int], ...] = ()
     variants: tuple[str, ...] = ()
     reduction: str | None = None
     module: str | None = None

@@ -38,10 +38,7 @@ class Candidate:
         for name, limit in self.max_size:
             if sizes[name] > limit:
                 return False
-        for name, values in self.options:
-            if options[name] not in values:
-                return False
-        return True
+        return all(options[name] in values for name, values in self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class _Log:
 
 
 class _Table:
-    """One attribute per kernel. Dynamo can guard on an attribute of a global, but not on a function held in a constant."""
+    """One attribute per kernel. Dynamo can guard on an attribute of a global, not on a function in a constant."""
 
 
 LOG = _Log()
@@ -138,10 +135,10 @@ def run(
             if LOG.observers:
                 _observe(op, candidate.name)
             return candidate.fn(*tensors, **options)
-    raise KernelUnavailable(_explain(op, tensors, options, sizes, by_hand))
+    raise KernelUnavailable(_explain(op, tensors, options, sizes, by_hand or anywhere))
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def candidates(
     op: str, device: torch.device, dtypes: tuple[torch.dtype, ...], by_hand: str | None, anywhere: str | None
 ) -> tuple[str, ...]:
@@ -186,7 +183,7 @@ def make_call(
 
 
 def reasons(kernel: Kernel, call: Call, prefer: str | None = None) -> list[str]:
-    """Why ``kernel`` does not serve ``call``: its needs, a disabled name, a module that does not import, a preference."""
+    """Why ``kernel`` does not serve ``call``: its needs, a disabled name, a failing import, a preference."""
     out = list(kernel.needs.reasons(call))
     if disabled_kernels() & {kernel.name, kernel.id}:
         out.append("disabled by LIGER_DISABLE_KERNELS")
@@ -219,7 +216,9 @@ def _decide(
     for first, second in zip(able, able[1:], strict=False):
         if first.rank == second.rank:
             owners = " and ".join(f"{k.id} of {registry().owner('kernel', k.id)}" for k in (first, second))
-            raise KernelUnavailable(f"{owners} have equal rank {first.rank} for {_where(call)}; choose one with prefer=")
+            raise KernelUnavailable(
+                f"{owners} have equal rank {first.rank} for {_where(call)}; choose one with prefer="
+            )
     if able:
         LOG.decisions[Decision(op, call.device, call.dtypes, prefer, able[0].name, tuple(rejected))] = None
     return tuple(_enter(k) for k in able)
@@ -243,7 +242,11 @@ def _where(call: Call) -> str:
 
 
 def _explain(
-    op: str, tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any], sizes: Mapping[str, int], prefer: str | None
+    op: str,
+    tensors: Sequence[torch.Tensor | None],
+    options: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    prefer: str | None,
 ) -> str:
     dtypes = [t.dtype for t in tensors if t is not None and t.dtype.is_floating_point]
     call = make_call(op, tensors[0].device, dtypes, prefer, sizes, options)  # type: ignore[union-attr]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata as metadata
 import os
 import platform
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from typing import Any
 
 from packaging.version import Version
@@ -67,7 +67,9 @@ def _version_problems(versions: dict[str, str]) -> list[str]:
     ]
     ours = {v for n, v in versions.items() if n.startswith("liger-") and n != "liger-kernel"}
     if len(ours) > 1:
-        out.append(f"liger packages of different versions are installed ({', '.join(sorted(ours))}): upgrade all of them")
+        out.append(
+            f"liger packages of different versions are installed ({', '.join(sorted(ours))}): upgrade all of them"
+        )
     return out
 
 

@@ -22,9 +22,13 @@ def launch(
     *,
     num_warps: int,
     num_stages: int = 1,
+    fuse_multiply_add: bool = True,
     **constants: Any,
 ) -> None:
     """Launch a ``@triton.jit`` kernel whose parameters are tensors, then numbers, then constexprs, in this order.
+
+    ``fuse_multiply_add=False`` keeps each product's own rounding, where a result must have upstream's bits: LLVM
+    narrows 16-bit values that were widened and rounded again, and then contracts them into one fma.
 
     Numbers must be listed in ``do_not_specialize``; anything the code should be specialised on is a constexpr. On CUDA
     the compiled kernel is called directly, which costs a third of ``kernel[grid](...)``; elsewhere (interpreter, meta
@@ -35,7 +39,7 @@ def launch(
         return
     first = tensors[0]
     assert first is not None  # our own bug: a kernel without a tensor
-    meta = {"num_warps": num_warps, "num_stages": num_stages}
+    meta = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuse_multiply_add}
     if first.device.type != "cuda":
         kernel[grid](*tensors, *numbers, **constants, **meta)
         return
@@ -48,24 +52,25 @@ def launch(
         tuple([p & 15 == 0 for p in pointers]),
         num_warps,
         num_stages,
+        fuse_multiply_add,
         tuple([None if t is None else t.dtype for t in tensors]),
         tuple([_INT32_MIN <= n <= _INT32_MAX if type(n) is int else None for n in numbers]),
         tuple(constants.values()),
     )
     compiled = _compiled.get(key)
-    previous = torch._C._cuda_exchangeDevice(index)  # type: ignore[attr-defined]
+    previous = torch._C._cuda_exchangeDevice(index)
     try:
         if compiled is None or _has_hooks():
             _compiled[key] = kernel[grid](*tensors, *numbers, **constants, **meta)
             return
         x, y, z = (*grid, 1, 1)[:3]
-        stream = torch._C._cuda_getCurrentRawStream(index)  # type: ignore[attr-defined]
+        stream = torch._C._cuda_getCurrentRawStream(index)
         compiled.run(
             x, y, z, stream, compiled.function, compiled.packed_metadata, None, None, None,
             *pointers, *numbers, *constants.values(),
         )  # fmt: skip
     finally:
-        torch._C._cuda_maybeExchangeDevice(previous)  # type: ignore[attr-defined]
+        torch._C._cuda_maybeExchangeDevice(previous)
 
 
 def _has_hooks() -> bool:
@@ -83,7 +88,7 @@ def processors(device: torch.device) -> int:
     return 132
 
 
-_library = torch.library.Library("liger", "FRAGMENT")
+_library = torch.library.Library("liger", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def private_op(name: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -99,8 +104,8 @@ def private_op(name: str, fake: Callable[..., Any]) -> Callable[[Callable[..., A
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         schema = torch.library.infer_schema(fn, mutates_args=())
-        _library.define(f"_{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
-        _library.impl(f"_{name}", fn, "CompositeExplicitAutograd")
+        _library.define(f"_{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+        _library.impl(f"_{name}", fn, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"liger::_{name}", fake, lib=_library)
         op = getattr(torch.ops.liger, f"_{name}").default
 

@@ -8,6 +8,6 @@ import torch
 def acc(x: torch.Tensor) -> torch.Tensor:
     """``x`` in the dtype statistics are computed in: float64 stays, everything else becomes float32.
 
-    References use it instead of ``.float()``, so they equal upstream bit for bit in bf16 and fp32 and are exact in fp64.
+    References use it instead of ``.float()``, so they have upstream's bits in bf16 and fp32 and are exact in fp64.
     """
     return x if x.dtype == torch.float64 else x.float()

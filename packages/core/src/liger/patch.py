@@ -32,7 +32,9 @@ class Entry:
 
     __slots__ = ("attributes", "installed", "module", "old_forward", "path")
 
-    def __init__(self, path: str, module: Module, installed: type, attributes: dict[str, Any], old_forward: Any) -> None:
+    def __init__(
+        self, path: str, module: Module, installed: type, attributes: dict[str, Any], old_forward: Any
+    ) -> None:
         self.path, self.module, self.installed = path, module, installed
         self.attributes, self.old_forward = attributes, old_forward
 
@@ -45,9 +47,8 @@ class Entry:
         self.installed = swapped_class(original, spec)
 
 
-def apply(root: Module, actions: list[Action]) -> None:
-    """Swap every module of ``actions``; an error in the middle leaves ``root`` as it was."""
-    journal: list[Entry] = list(root.__dict__.get(JOURNAL, ()))
+def apply(root: Module, actions: list[Action]) -> list[Entry]:
+    """Swap every module of ``actions`` and return what was done; an error in the middle leaves ``root`` as it was."""
     done: list[Entry] = []
     try:
         for action in actions:
@@ -57,7 +58,8 @@ def apply(root: Module, actions: list[Action]) -> None:
             _restore(entry)
         raise
     if done:
-        root.__dict__[JOURNAL] = journal + done
+        root.__dict__[JOURNAL] = [*root.__dict__.get(JOURNAL, ()), *done]
+    return done
 
 
 def _swap(action: Action) -> Entry:
@@ -72,13 +74,19 @@ def _swap(action: Action) -> Entry:
     return entry
 
 
-def undo(root: Module) -> int:
-    """Put every module below ``root`` back and return how many there were.
+def undo(root: Module, done: list[Entry] | None = None) -> None:
+    """Put modules below ``root`` back: those of ``done``, as ``apply`` returned it, and copies made of them; or all.
 
     Raises:
         UnpatchConflict: a slot no longer holds what was installed. Nothing is changed then.
     """
     entries = list(_entries(root))
+    if done is not None:
+        modules, classes = {id(e.module) for e in done}, {e.installed for e in done}
+        journaled = {id(e.module) for m in root.modules() for e in m.__dict__.get(JOURNAL, ())}
+        entries = [
+            e for e in entries if id(e.module) in modules or (id(e.module) not in journaled and e.installed in classes)
+        ]
     conflicts = [c for entry in entries for c in _conflicts(entry)]
     if conflicts:
         raise UnpatchConflict(
@@ -87,9 +95,14 @@ def undo(root: Module) -> int:
         )
     for entry in entries:
         _restore(entry)
+    _forget(root, {id(e.module) for e in entries})
+
+
+def _forget(root: Module, undone: set[int]) -> None:
     for module in root.modules():
-        module.__dict__.pop(JOURNAL, None)
-    return len(entries)
+        left = [e for e in module.__dict__.pop(JOURNAL, ()) if id(e.module) not in undone]
+        if left:
+            module.__dict__[JOURNAL] = left
 
 
 def settle(root: Module) -> None:

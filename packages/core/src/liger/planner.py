@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -66,8 +65,15 @@ class Choices:
             adapter=part.adapter,
             options=tuple(sorted(constants.items())),
             op_options=tuple(sorted(self.options.get(fit.op, {}).items())),
-            kernel=self.prefer.get(fit.op, self.prefer.get("*")),
+            kernel=self.kernel(fit.op),
         )
+
+    def kernel(self, op: str) -> str | None:
+        """The kernel chosen by hand for ``op``; one preferred for all ops counts if this op has it."""
+        if op in self.prefer:
+            return self.prefer[op]
+        name = self.prefer.get("*")
+        return name if any(k.name == name for k in registry().kernels(op)) else None
 
     def excluded(self, op: str, path: str) -> str | None:
         """Why ``only`` or ``skip`` leaves this module out, or None."""
@@ -99,7 +105,8 @@ def make_plan(target: Module, choices: Choices) -> tuple[Report, list[Action], M
         row, todo = _consider(path, module, fit, owner, choices, reg)
         rows.append(row)
         actions += todo
-    return _strict(Report(rows, choices.prefer, planned=True), choices), actions, root
+    prefer = {row.op: choices.kernel(row.op) for row in rows if row.op}
+    return _strict(Report(rows, prefer, planned=True), choices), actions, root
 
 
 def unwrap(target: Module) -> Module:
@@ -189,12 +196,9 @@ def _consider(
         return left("skipped", f"op {fit.op!r} is not installed; {reg.hint(fit.op)}")
     if is_swapped(type(module)) and PENDING not in module.__dict__:
         return left("skipped", _already(path, module, fit, choices))
-    held = module.__dict__.get("forward")
-    if held is not None and not is_accelerate(module):
-        return left("skipped", f"its forward on the instance belongs to {owner_of(held)}, not to upstream")
-    if reason := match_signature(load(fit.adapter), original_class(module)):
-        return left("refused", reason)
-    if fit.match and (reason := load(fit.match)(module, fit.options)):
+    if reason := _foreign(module):
+        return left("skipped", reason)
+    if reason := _mismatch(module, fit):
         return left("refused", reason)
     try:
         parts = load(fit.parts)(module, fit.options) if fit.parts else [Part(module, fit.adapter)]
@@ -209,6 +213,20 @@ def _consider(
         if status != "applied":
             return left(status, reason)
     return row, actions
+
+
+def _foreign(module: Module) -> str | None:
+    """Who owns a forward on the instance, if it is neither upstream's nor accelerate's."""
+    held = module.__dict__.get("forward")
+    if held is None or is_accelerate(module):
+        return None
+    return f"its forward on the instance belongs to {owner_of(held)}, not to upstream"
+
+
+def _mismatch(module: Module, fit: Fit) -> str | None:
+    """Why the fit does not describe the module."""
+    reason = match_signature(load(fit.adapter), original_class(module))
+    return reason or (load(fit.match)(module, fit.options) if fit.match else None)
 
 
 def _path_of(part: Part, module: Module, path: str) -> str:
@@ -226,8 +244,6 @@ def _already(path: str, module: Module, fit: Fit, choices: Choices) -> str:
         return "already patched with the same options"
     changed = ", ".join(f"{n}: {h!r} -> {w!r}" for n, h, w in zip(Spec._fields, have, want, strict=True) if h != w)
     raise AlreadyPatched(f"{path or 'the model'} is already patched with other options ({changed}); unpatch it first")
-
-
 
 
 def _check_patterns(
@@ -258,5 +274,3 @@ def _strict(report: Report, choices: Choices) -> Report:
         lines = "\n".join(f"  {r.path or '(model)'} ({r.cls}): {r.status}: {r.reason}" for r in left)
         raise PatchRefused(f"strict=True and {len(left)} of {len(report.rows)} rows would not be applied:\n{lines}")
     return report
-
-

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata as metadata
 import os
 from collections import defaultdict
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import pluggy
@@ -76,9 +76,7 @@ class Plugins:
             plugin = None if info.error or info.disabled else self.manager.get_plugin(info.name)
             if plugin is None or hook not in info.hooks:
                 continue
-            caller = self.manager.subset_hook_caller(
-                hook, [p for p in self.manager.get_plugins() if p is not plugin]
-            )
+            caller = self.manager.subset_hook_caller(hook, [p for p in self.manager.get_plugins() if p is not plugin])
             try:
                 results += [(info, r) for r in caller(**kwargs)]
             except Exception as error:
@@ -86,9 +84,7 @@ class Plugins:
         return results
 
     def _load(self, name: str, eps: list[metadata.EntryPoint], disabled: bool) -> None:
-        infos = [
-            PluginInfo(name=name, dist=_dist(e)[0], version=_dist(e)[1], entry_point=e.value) for e in eps
-        ]
+        infos = [PluginInfo(name=name, dist=_dist(e)[0], version=_dist(e)[1], entry_point=e.value) for e in eps]
         if len(eps) > 1:
             owners = " and ".join(i.owner for i in infos)
             self.infos += [_failed(i, f"the name {name!r} is claimed by {owners}; neither is loaded") for i in infos]

@@ -149,4 +149,6 @@ def require(declarations: Mapping[str, Any], kind: str, name: str) -> Any:
     """Look up a declaration by name, with a message that lists what there is."""
     if name in declarations:
         return declarations[name]
-    raise PluginError(f"no {kind} {name!r}; known: {', '.join(sorted(declarations)) or 'none'}{_near(name, declarations)}")
+    raise PluginError(
+        f"no {kind} {name!r}; known: {', '.join(sorted(declarations)) or 'none'}{_near(name, declarations)}"
+    )

@@ -40,7 +40,7 @@ class Report:
     """
 
     rows: list[Row]
-    prefer: Mapping[str, str] = field(default_factory=dict)
+    prefer: Mapping[str, str | None] = field(default_factory=dict)
     planned: bool = False
     _revert: Callable[[], None] | None = field(default=None, repr=False)
 
@@ -56,19 +56,19 @@ class Report:
 
     @property
     def kernels(self) -> dict[str, str]:
-        """Op -> the kernels that have served it in this process, or ``"pending"`` before the first call."""
+        """Op -> the kernels that have served it under the same preference, ``"pending"`` before the first call."""
         import sys
 
-        out = {op: "pending" for op in sorted({r.op for r in self.applied})}
+        out = dict.fromkeys(sorted({r.op for r in self.applied}), "pending")
         if dispatch := sys.modules.get("liger.dispatch"):
             for op in out:
-                served = [d for d in dispatch.LOG.decisions if d.op == op and d.prefer == self._preferred(op)]
+                served = [d for d in dispatch.LOG.decisions if d.op == op and d.prefer == self.prefer.get(op)]
                 names = list(dict.fromkeys(f"{d.chosen} on {d.device}" for d in served))
                 out[op] = ", ".join(names) or "pending"
         return out
 
     def revert(self) -> None:
-        """Undo exactly what this report describes; the same as ``liger.unpatch`` on its target."""
+        """Undo exactly what this report says was applied; what was patched before or since stays. Then a no-op."""
         if self._revert is None:
             raise RuntimeError("a plan changed nothing, so there is nothing to revert")
         self._revert()
@@ -83,9 +83,6 @@ class Report:
         done = ", ".join(f"{op} x{n}" for op, n in sorted(counts.items())) or "nothing"
         verb = "would apply" if self.planned else "applied"
         return f"{verb} {done}" + (f"; left {len(self.skipped)}" if self.skipped else "")
-
-    def _preferred(self, op: str) -> str | None:
-        return self.prefer.get(op, self.prefer.get("*"))
 
     def __str__(self) -> str:
         from rich.console import Console

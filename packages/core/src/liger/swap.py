@@ -50,7 +50,8 @@ class Swapped:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Reduce as the original class would, then swap again."""
-        function, args, *rest = super().__reduce_ex__(protocol)  # type: ignore[misc]
+        reduced: Any = super().__reduce_ex__(protocol)
+        function, args, *rest = reduced
         cls = type(self)
         args = tuple(cls.__liger_original__ if a is cls else a for a in args)
         return (_rebuild, (cls.__liger_original__, cls.__liger_spec__, function, args), *rest)
@@ -62,9 +63,18 @@ def _rebuild(original: type, spec: Spec, function: Callable[..., Any], args: tup
     return instance
 
 
-@functools.cache
 def swapped_class(original: type, spec: Spec) -> type:
     """The subclass of ``original`` for ``spec``; always the same object, also after unpickling in this process."""
+    found = _classes.get((original, spec))
+    if found is None:
+        found = _classes[original, spec] = _make_class(original, spec)
+    return found
+
+
+_classes: dict[tuple[type, Spec], type] = {}
+
+
+def _make_class(original: type, spec: Spec) -> type:
     from liger.dispatch import bind
 
     op = bind(spec.op, spec.kernel, dict(spec.op_options)) if spec.op else None
@@ -112,7 +122,7 @@ def forward(adapter: Callable[..., Any]) -> Callable[..., Namespace]:
     return namespace
 
 
-def own(fn: types.FunctionType, original: type) -> types.FunctionType:
+def own(fn: Any, original: type) -> types.FunctionType:
     """A copy of ``fn`` with a code object of its own, named after ``original``.
 
     Dynamo counts recompilations per code object: with a shared one the ninth model type would run eager, silently.
@@ -136,13 +146,15 @@ def match_signature(adapter: Callable[..., Any], original: type) -> str | None:
     if function is None:
         return None
     upstream = _parameters(original.forward)  # type: ignore[attr-defined]
-    constants = {inspect.Parameter.KEYWORD_ONLY}
+    constants: set[Any] = {inspect.Parameter.KEYWORD_ONLY}
     if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(original.forward).parameters.values()):  # type: ignore[attr-defined]
         constants.add(inspect.Parameter.VAR_KEYWORD)
     parameters = [p for p in inspect.signature(function).parameters.values() if p.kind not in constants][2:]
     named = [(o.kind is o.POSITIONAL_ONLY or o.name == u) for o, u in zip(parameters, upstream, strict=False)]
     if len(parameters) != len(upstream) or not all(named):
-        return f"upstream's forward takes ({', '.join(upstream)}), the adapter ({', '.join(p.name for p in parameters)})"
+        return (
+            f"upstream's forward takes ({', '.join(upstream)}), the adapter ({', '.join(p.name for p in parameters)})"
+        )
     return None
 
 
@@ -166,5 +178,7 @@ def changed_globals() -> list[str]:
         for key, value in cloned.items():
             ours = getattr(value, "__module__", "").partition(".")[0] == "liger_hf"
             if key in live and live[key] is not value and not ours and not key.startswith("__"):
-                out.append(f"{name}.{key} was replaced after patching; patched modules still use the old one: patch again")
+                out.append(
+                    f"{name}.{key} was replaced after patching; patched modules still use the old one: patch again"
+                )
     return sorted(set(out))

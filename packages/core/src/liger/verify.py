@@ -1,4 +1,4 @@
-"""``verify=True``: a part and its replacement run on the same random input, with the part's own weights, before patching."""
+"""``verify=True``: before patching, a part and its replacement run on one random input with the part's own weights."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def shadow(module: Any, actions: list[Action]) -> Any:
     """The module as it would be patched; it shares parameters with the original, which is not touched."""
     made: dict[int, Any] = {}
     for action in actions:
-        cls = swapped_class(type(action.module), action.spec)
+        cls: Any = swapped_class(type(action.module), action.spec)
         clone = made[id(action.module)] = cls.__new__(cls)
         clone.__dict__.update(action.module.__dict__, **action.attributes)
     for clone in made.values():
@@ -67,7 +67,7 @@ def _run(module: Any, probe: Probe, inputs: tuple[torch.Tensor, ...]) -> list[to
 def _doubled(module: Any, probe: Probe) -> Any:
     if probe.uses is None:
         return copy.deepcopy(module).double()
-    cls = type(module)
+    cls: Any = type(module)
     clone = cls.__new__(cls)
     modules = {n: copy.deepcopy(m).double() if n in probe.uses else m for n, m in module._modules.items()}
     clone.__dict__.update(module.__dict__, _modules=modules)

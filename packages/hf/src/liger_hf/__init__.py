@@ -1,4 +1,4 @@
-"""What all Hugging Face models share: fits, the head seam and model loading. Importing it loads neither torch nor transformers."""
+"""What all Hugging Face models share: fits, the head seam and model loading. Importing it loads no torch."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import liger
 from transformers import AutoModelForCausalLM, PreTrainedModel
+
+import liger
 
 
 class AutoLigerModelForCausalLM(AutoModelForCausalLM):
@@ -18,14 +19,16 @@ class AutoLigerModelForCausalLM(AutoModelForCausalLM):
     """
 
     @classmethod
-    def from_pretrained(cls, *args: Any, liger: Mapping[str, Any] | None = None, **kwargs: Any) -> PreTrainedModel:
+    def from_pretrained(  # type: ignore[override]
+        cls, *args: Any, liger: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> PreTrainedModel:
         """Load weights, then patch."""
         return _patch(AutoModelForCausalLM.from_pretrained(*args, **kwargs), liger)
 
     @classmethod
     def from_config(cls, *args: Any, liger: Mapping[str, Any] | None = None, **kwargs: Any) -> PreTrainedModel:
         """Make random weights, then patch."""
-        return _patch(AutoModelForCausalLM.from_config(*args, **kwargs), liger)
+        return _patch(AutoModelForCausalLM.from_config(*args, **kwargs), liger)  # type: ignore[no-untyped-call]
 
 
 def _patch(model: PreTrainedModel, choices: Mapping[str, Any] | None) -> PreTrainedModel:

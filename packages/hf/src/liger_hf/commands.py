@@ -33,7 +33,7 @@ def load_config(target: str) -> PretrainedConfig:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     if target in CONFIG_MAPPING and not Path(target).is_dir():
-        return CONFIG_MAPPING[target]()  # type: ignore[no-any-return]
+        return CONFIG_MAPPING[target]()
     try:
         return AutoConfig.from_pretrained(target)  # type: ignore[no-any-return]
     except (OSError, ValueError) as error:
@@ -46,4 +46,4 @@ def meta_model(config: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
+        return AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
 """The shared fits, as data: a model plugin names one per upstream class. Imports no torch.
 
-The options describe what upstream does; each fit's ``match`` checks it on the module at hand before anything is patched.
+The options describe what upstream does; each fit's ``match`` checks it on the module at hand before anything changes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The model's forward notes that labels came in. The head's call is then *deferred*: the hidden states are kept and a
 zero-width carrier is returned. The loss call re-enters ``head.__call__`` with the real arguments, so every hook on the
-head (FSDP, ZeRO, accelerate) fires around the fused op, and the loss is the module's output. No carrier leaves the model.
+head (FSDP, ZeRO, accelerate) fires around the fused op, and the loss is the module's output. No carrier leaves the
+model.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
+
 from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
 from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own
-from torch import Tensor, nn
-
 from liger_hf import output, stub, transform
+from liger_hf.accuracy import accuracy_of_logits, shifted, token_accuracy
 from liger_hf.layers import readable
 
 logger = logging.getLogger("liger")
 SLOT = "_liger_slot"
-FEATURES = ("fused_loss", "skip_logits", "logits", "shift_labels", "num_items_in_batch")
+FEATURES = ("fused_loss", "skip_logits", "logits", "token_accuracy", "shift_labels", "num_items_in_batch")
 
 
 class LossCall(NamedTuple):
@@ -37,6 +39,7 @@ class LossCall(NamedTuple):
     ignore_index: int
     logit_scale: float
     softcap: float | None
+    accuracy: bool
 
 
 class Slot:
@@ -45,11 +48,12 @@ class Slot:
     Never a thread-local or a class default: dynamo's guards fail on those at the second call.
     """
 
-    __slots__ = ("consumed", "head", "hidden", "open", "shape", "thread")
+    __slots__ = ("accuracy", "consumed", "head", "hidden", "open", "shape", "thread", "want_accuracy")
 
     def __init__(self) -> None:
-        self.open = self.consumed = False
+        self.open = self.consumed = self.want_accuracy = False
         self.hidden: Tensor | None = None
+        self.accuracy: Tensor | None = None
         self.head: Any = None
         self.shape: tuple[int, ...] = ()
         self.thread = 0
@@ -57,7 +61,7 @@ class Slot:
     def __reduce__(self) -> tuple[type[Slot], tuple[()]]:
         return Slot, ()
 
-    def enter(self, shape: tuple[int, ...]) -> None:
+    def enter(self, shape: tuple[int, ...], want_accuracy: bool = False) -> None:
         """Open the slot for one forward over labels of ``shape``."""
         if not torch.compiler.is_compiling():
             thread = threading.get_ident()
@@ -67,11 +71,12 @@ class Slot:
                     "give each thread its own model, or unpatch it (nn.DataParallel is not supported)"
                 )
             self.thread = thread
-        self.open, self.consumed, self.hidden, self.head, self.shape = True, False, None, None, shape
+        self.open, self.consumed, self.want_accuracy = True, False, want_accuracy
+        self.hidden, self.head, self.accuracy, self.shape = None, None, None, shape
 
     def leave(self) -> None:
         """Forget everything."""
-        self.open, self.hidden, self.head = False, None, None
+        self.open, self.hidden, self.head, self.accuracy = False, None, None, None
 
 
 # -- Adapters ----------------------------------------------------------------------------------------------------------
@@ -85,25 +90,27 @@ def causal_lm(
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         labels = args[position] if len(args) > position else kwargs.get("labels")
-        mode = output.logits_mode(kwargs, labels is not None, self.training)
+        want = output.wanted(kwargs, labels is not None)
         slot = self._liger_slot
-        if mode == "full" or labels is None or not _fusable(self, slot, upstream_loss):
-            out = upstream(self, *args, **kwargs)
-            return out if mode == "full" or labels is None else output.drop_logits(out)
-        slot.enter(tuple(labels.shape))
+        mode = want.logits or ("none" if self.training and labels is not None else "full")
+        if labels is None or mode == "full" or not _fusable(self, slot, upstream_loss):
+            return _finish(upstream(self, *args, **kwargs), want, labels, kwargs)
+        slot.enter(tuple(labels.shape), want.accuracy)
         try:
             out = upstream(self, *args, **kwargs)
-            hidden, consumed = slot.hidden, slot.consumed
+            hidden, consumed, accuracy = slot.hidden, slot.consumed, slot.accuracy
         finally:
             slot.leave()
         if hidden is None:  # the head saw another shape than the labels (logits_to_keep): upstream's own path ran
-            return output.drop_logits(out) if mode == "none" and not self.training else out
+            return _finish(out, want, labels, kwargs)
         if not consumed:
             raise CarrierLeaked(
                 f"{type(self).__name__} called its head but not self.loss_function, so the logits it used were empty; "
                 "call it with logits='full', and report the model type"
             )
         out = output.drop_logits(out)
+        if want.accuracy:
+            out = output.add_accuracy(out, accuracy)
         return output.lazy(out, self, hidden) if mode == "lazy" else out
 
     def loss_function(self: Any) -> Any:
@@ -116,7 +123,9 @@ def causal_lm(
                 return base(logits, labels, vocab_size, *args, **kwargs)
             slot.consumed = True
             cap = read(self, softcap_path) if softcap_path else softcap
-            return slot.head(slot.hidden, _loss_call(logit_scale, cap, labels, *args, **kwargs))
+            call = _loss_call(logit_scale, cap, slot.want_accuracy, labels, *args, **kwargs)
+            value, slot.accuracy = slot.head(slot.hidden, call)
+            return value
 
         return loss
 
@@ -128,10 +137,10 @@ def causal_lm(
 
 
 def output_embeddings(original: Any, op: Callable[..., Tensor], **constants: Any) -> Namespace:
-    """Adapter of the head: defers its call while the slot is open, and computes the loss when called with a LossCall."""
+    """Adapter of the head: defers its call while the slot is open, and computes the loss when it gets a LossCall."""
     upstream = original.forward
 
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_or_defer(self: Any, *args: Any, **kwargs: Any) -> Any:
         slot = self._liger_slot
         if len(args) != 1 or kwargs or not slot.open or slot.hidden is not None:
             return nn.Module.__call__(self, *args, **kwargs)
@@ -141,34 +150,46 @@ def output_embeddings(original: Any, op: Callable[..., Tensor], **constants: Any
         slot.head, slot.hidden = self, hidden
         return hidden.detach().new_empty((*slot.shape, 0))
 
-    def forward(self: Any, input: Tensor, call: LossCall | None = None) -> Tensor:
+    def forward(self: Any, hidden: Tensor, call: LossCall | None = None) -> Any:
         if call is None:
-            return upstream(self, input)  # type: ignore[no-any-return]
-        return _fused_loss(op, input, self.weight, self.bias, LossCall(*call))
+            return upstream(self, hidden)
+        return _fused_loss(op, hidden, self.weight, self.bias, LossCall(*call))
 
-    return {"__call__": own(__call__, original), "forward": own(forward, original)}
+    return {"__call__": own(call_or_defer, original), "forward": own(forward, original)}
+
+
+def _finish(out: Any, want: output.Wanted, labels: Tensor | None, kwargs: Mapping[str, Any]) -> Any:
+    """Of upstream's own output, with real logits, what was asked for."""
+    if want.accuracy:
+        logits, ignore = (out["logits"] if isinstance(out, dict) else out[1]), kwargs.get("ignore_index", -100)
+        assert labels is not None  # our own bug: wanted() has checked it
+        output.add_accuracy(out, accuracy_of_logits(logits, labels, kwargs.get("shift_labels"), ignore))
+    return output.drop_logits(out) if want.logits == "none" else out
 
 
 def _loss_call(
     logit_scale: float,
     softcap: float | None,
+    accuracy: bool,
     labels: Tensor,
     num_items_in_batch: Tensor | int | None = None,
     ignore_index: int = -100,
     shift_labels: Tensor | None = None,
     **ignored: Any,  # as upstream's loss does with attention arguments that pass through the forward
 ) -> LossCall:
-    return LossCall(labels, shift_labels, num_items_in_batch, ignore_index, logit_scale, softcap)
+    return LossCall(labels, shift_labels, num_items_in_batch, ignore_index, logit_scale, softcap, accuracy)
 
 
-def _fused_loss(op: Callable[..., Tensor], hidden: Tensor, weight: Tensor, bias: Tensor | None, call: LossCall) -> Tensor:
-    target = call.shift_labels
-    if target is None:
-        target = nn.functional.pad(call.labels, (0, 1), value=call.ignore_index)[..., 1:]
-    return op(
-        hidden.reshape(-1, hidden.shape[-1]),
+def _fused_loss(
+    op: Callable[..., Tensor], hidden: Tensor, weight: Tensor, bias: Tensor | None, call: LossCall
+) -> tuple[Tensor, Tensor | None]:
+    """The loss, and the accuracy if it was asked for."""
+    target = shifted(call.labels, call.shift_labels, call.ignore_index).reshape(-1).to(hidden.device)
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    loss = op(
+        rows,
         weight,
-        target.reshape(-1).to(hidden.device),
+        target,
         bias,
         ignore_index=call.ignore_index,
         reduction="mean" if call.num_items_in_batch is None else "sum",
@@ -176,11 +197,14 @@ def _fused_loss(op: Callable[..., Tensor], hidden: Tensor, weight: Tensor, bias:
         logit_scale=call.logit_scale,
         softcap=call.softcap,
     )
+    if not call.accuracy:
+        return loss, None
+    return loss, token_accuracy(rows, weight, target, bias, call.ignore_index, call.logit_scale)
 
 
 # -- When the seam can be used at a call -------------------------------------------------------------------------------
 def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
-    """Whether head and loss are still those that were patched. A LoRA on the head, a resized head or another loss is not."""
+    """Whether head and loss are still those that were patched; a LoRA on the head or another loss is not."""
     if getattr(loss(model), "__name__", "") != "ForCausalLMLoss":
         return False
     head = model.get_output_embeddings()
@@ -208,7 +232,7 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
     head = model.get_output_embeddings()
     if head is None:
         raise PatchRefused(f"{cls.__name__} has no output embeddings")
-    heads = [head] if original_class(head) is nn.Linear else inner_modules(head)
+    heads: list[Any] = [head] if original_class(head) is nn.Linear else list(inner_modules(head))
     for linear in heads or [head]:
         if original_class(linear) is not nn.Linear:
             kind = type(linear)

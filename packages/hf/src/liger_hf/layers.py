@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from liger.declare import Probe
 from liger.swap import forward
-from torch import Tensor, nn
 
 
 @forward

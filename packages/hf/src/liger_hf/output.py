@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -12,26 +12,32 @@ from liger_hf import stub
 MODES = ("full", "lazy", "none")
 
 
-def logits_mode(kwargs: dict[str, Any], labels: bool, training: bool) -> str:
-    """Take ``skip_logits`` and ``logits`` out of ``kwargs`` and say what to return: full, lazy or none.
+class Wanted(NamedTuple):
+    """What a forward was asked to return besides the loss; ``logits`` is None if nothing was said."""
 
-    By default a training forward with labels returns no logits and every other forward all of them.
+    logits: str | None
+    accuracy: bool
+
+
+def wanted(kwargs: dict[str, Any], labels: bool) -> Wanted:
+    """Take ``skip_logits``, ``logits`` and ``return_token_accuracy`` out of ``kwargs``.
 
     Raises:
-        ValueError: an unknown mode, contradicting arguments, or no logits without labels (nothing would be returned).
+        ValueError: an unknown mode, contradicting arguments, or something that needs labels without labels.
     """
     skip, mode = kwargs.pop("skip_logits", None), kwargs.pop("logits", None)
+    accuracy = bool(kwargs.pop("return_token_accuracy", False))
     if mode is not None and mode not in MODES:
         raise ValueError(f"logits is {mode!r}, expected one of {', '.join(MODES)}")
     if skip is not None and mode is not None and skip != (mode == "none"):
         raise ValueError(f"skip_logits={skip} contradicts logits={mode!r}; pass one of them")
     if skip is not None:
         mode = "none" if skip else "full"
-    if mode is None:
-        return "none" if training and labels else "full"
     if mode == "none" and not labels:
         raise ValueError("logits were asked to be left out, but without labels there is no loss to return instead")
-    return str(mode)
+    if accuracy and not labels:
+        raise ValueError("return_token_accuracy=True needs labels to compare with")
+    return Wanted(mode, accuracy)
 
 
 def drop_logits(out: Any) -> Any:
@@ -39,6 +45,18 @@ def drop_logits(out: Any) -> Any:
     if isinstance(out, dict):
         return type(out)(**{k: v for k, v in out.items() if k != "logits"})
     return (out[0], None, *out[2:])
+
+
+def add_accuracy(out: Any, accuracy: Tensor) -> Any:
+    """Add ``out.token_accuracy``.
+
+    Raises:
+        ValueError: the output is a tuple, in which it would have no name.
+    """
+    if not isinstance(out, dict):
+        raise ValueError("return_token_accuracy=True needs return_dict=True: a tuple has no place for it")
+    out["token_accuracy"] = accuracy
+    return out
 
 
 def lazy(out: Any, model: Any, hidden: Tensor) -> Any:
@@ -56,7 +74,7 @@ def compute_logits(model: Any, hidden: Tensor) -> Tensor:
 
 
 @functools.cache
-def _lazy_class(cls: type) -> type:
+def _lazy_class(cls: Any) -> type:
     def logits(self: Any) -> Any:
         held = self.__dict__.get("_liger_lazy")
         if held is None:
@@ -65,8 +83,8 @@ def _lazy_class(cls: type) -> type:
             self.__dict__["_liger_logits"] = compute_logits(*held)
         return self.__dict__["_liger_logits"]
 
-    def __getitem__(self: Any, key: Any) -> Any:
-        return self.logits if key == "logits" else cls.__getitem__(self, key)  # type: ignore[attr-defined]
+    def item(self: Any, key: Any) -> Any:
+        return self.logits if key == "logits" else cls.__getitem__(self, key)
 
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__getitem__": __getitem__}
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__getitem__": item}
     return type(cls.__name__, (cls,), {"logits": property(logits), **names})

@@ -1,4 +1,4 @@
-"""RoPE: upstream's attention forward, cloned over globals in which the rotary function is ours. No forward is copied."""
+"""RoPE: upstream's attention forward, cloned over globals in which the rotary function is ours; nothing is copied."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from liger.declare import Probe, load
 from liger.errors import PatchRefused
 from liger.registry import registry
 from liger.swap import Namespace, original_class, remember_globals
-from torch import Tensor, nn
 
 PARAMETERS = ["q", "k", "cos", "sin", "unsqueeze_dim"]
 
@@ -38,7 +39,9 @@ def clone(fn: types.FunctionType, name: str, replacement: Callable[..., Any]) ->
     """
     if uses_global(fn, name):
         scope = {**fn.__globals__, name: replacement}
-        del scope["__name__"]  # by this name dynamo would look the global up in the real module, and guard on upstream's
+        del scope[
+            "__name__"
+        ]  # by this name dynamo would look the global up in the real module, and guard on upstream's
         remember_globals(fn.__module__, fn.__globals__, scope)
         return _copy(fn, scope, fn.__closure__)
     inner = getattr(fn, "__wrapped__", None)

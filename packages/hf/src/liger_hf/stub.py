@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from liger.errors import PatchRefused
 from liger.swap import original_class
-from torch import Tensor, nn
 
 
 class Output:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-from liger.errors import PatchRefused
 from torch import Tensor
 
+from liger.errors import PatchRefused
 from liger_hf import stub
 
 TOKENS = 3
@@ -76,6 +76,8 @@ def _identify(grid: Tensor, found: Tensor) -> Transform:
     if torch.allclose(found, grid * scale, rtol=1e-4, atol=1e-4):
         return Transform(scale, None)
     softcap = found[0, 1, 0].item()
-    if softcap > 0 and torch.allclose(found, softcap * torch.tanh(grid * (scale / softcap)), rtol=1e-3, atol=1e-3 * softcap):
+    if softcap > 0 and torch.allclose(
+        found, softcap * torch.tanh(grid * (scale / softcap)), rtol=1e-3, atol=1e-3 * softcap
+    ):
         return Transform(scale, softcap)
     raise PatchRefused("what its forward does between head and loss is neither a scale nor a soft cap")

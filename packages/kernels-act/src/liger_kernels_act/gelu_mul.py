@@ -1,6 +1,6 @@
 """GELU of a gate times a value: y = gelu(gate) * up.
 
-Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units"; Shazeer 2020, "GLU Variants Improve Transformer" (GEGLU).
+Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units"; Shazeer 2020, "GLU Variants Improve Transformer".
 Shapes: gate, up and y (..., H), all equal. R is the number of rows, the product of the leading dimensions.
 
 ===========  ===========================================================================================
@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from liger.dispatch import public, run
 
+from liger.dispatch import public, run
 from liger_kernels_act._pair import check_pair
 
 APPROXIMATIONS = ("tanh", "none")

@@ -6,6 +6,7 @@ import liger
 from liger import Kernel, Needs, Op, Option
 
 SIZES = {"R": (1, 3, 7), "H": (1, 96, 511, 1025, 4097)}
+PRODUCTION = tuple({"R": 16384, "H": h} for h in (14336, 1536, 9216))
 VARIANTS = ("packed", "fp32 up", "three dimensions")
 NEEDS = Needs(devices=("cuda", "xpu"), dtypes=("float32", "float16", "bfloat16"), interpreter=True)
 
@@ -15,6 +16,7 @@ SILU_MUL = Op(
     reference="liger_kernels_act.silu_mul:silu_mul_reference",
     inputs="liger_kernels_act._pair:pair_inputs",
     sizes=SIZES,
+    production=PRODUCTION,
     variants=VARIANTS,
     module="liger_kernels_act.modules:SiLUMul",
 )
@@ -26,6 +28,7 @@ GELU_MUL = Op(
     options={"approximate": Option(default="tanh", values=("none",))},
     inputs="liger_kernels_act._pair:pair_inputs",
     sizes=SIZES,
+    production=PRODUCTION,
     variants=VARIANTS,
     module="liger_kernels_act.modules:GELUMul",
 )

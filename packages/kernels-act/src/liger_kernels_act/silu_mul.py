@@ -4,16 +4,16 @@ Source: Shazeer 2020, "GLU Variants Improve Transformer" (SwiGLU), eq. 6.
 Shapes: gate, up and y (..., H), all equal. R is the number of rows, the product of the leading dimensions.
 Precision: silu in fp32, rounded to gate.dtype, then times up: what ``F.silu(gate) * up`` does, so the reference equals
 upstream's MLPs bit for bit. y has the dtype promoted from gate and up.
-Gradients: with s = sigmoid(gate), dgate = dy * up * s * (1 + gate * (1 - s)) and dup = dy * silu(gate), in fp32, rounded
-once to the input's dtype.
+Gradients: with s = sigmoid(gate), dgate = dy * up * s * (1 + gate * (1 - s)) and dup = dy * silu(gate), in fp32,
+rounded once to the input's dtype.
 """
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from liger.dispatch import public, run
 
+from liger.dispatch import public, run
 from liger_kernels_act._pair import check_pair
 
 

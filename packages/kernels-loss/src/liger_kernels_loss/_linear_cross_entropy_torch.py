@@ -10,7 +10,12 @@ from liger_kernels_loss._linear_cross_entropy_chunked import BACKENDS, Backend, 
 from liger_kernels_loss._loss import Loss
 from liger_kernels_loss.transforms import transform_
 
-BLOCK = 1 << 18  # elements worked on at a time, so that the passes over them stay in cache
+# Elements worked on at a time: on a CPU the passes over them stay in cache, elsewhere launches matter more.
+CPU_BLOCK, BLOCK = 1 << 18, 1 << 25
+
+
+def _block(x: torch.Tensor) -> int:
+    return CPU_BLOCK if x.device.type == "cpu" else BLOCK
 
 
 def torch_step(
@@ -26,7 +31,7 @@ def torch_step(
 
     ``upstream`` (n,) multiplies each row of the gradient; None stands for ones.
     """
-    size = max(1, BLOCK // logits.shape[1])
+    size = max(1, _block(logits) // logits.shape[1])
     total = None if class_weight is None or not loss.label_smoothing else class_weight.sum()
     for start in range(0, logits.shape[0], size):
         part = slice(start, start + size)
@@ -82,14 +87,15 @@ def _torch_block(
 
 
 def torch_scale(x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> None:
-    """out = x * factor, multiplied in the dtype of the 0-dimensional ``factor`` and rounded once; ``out`` may be ``x``."""
-    for a, b in zip(x.view(-1).split(BLOCK), out.view(-1).split(BLOCK), strict=True):
+    """out = x * factor, multiplied in the dtype of ``factor``, one number, and rounded once; ``out`` may be ``x``."""
+    size = _block(x)
+    for a, b in zip(torch.split(x.view(-1), size), torch.split(out.view(-1), size), strict=True):
         b.copy_(a.to(factor.dtype) * factor)
 
 
 BACKENDS["torch"] = Backend(torch_step, torch_scale)
 
 
-def linear_cross_entropy_torch(*tensors: torch.Tensor | None, **options: Any) -> torch.Tensor:
+def linear_cross_entropy_torch(*tensors: Any, **options: Any) -> torch.Tensor:
     """See ``liger_kernels_loss.linear_cross_entropy``."""
     return linear_cross_entropy_chunked("torch", *tensors, **options)

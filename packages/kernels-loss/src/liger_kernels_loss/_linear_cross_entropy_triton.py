@@ -1,4 +1,7 @@
-"""linear_cross_entropy with cuBLAS products and one Triton kernel on each chunk's logits; the loop is the chunked one."""
+"""linear_cross_entropy in chunks, with torch's products and one Triton kernel on the logits of each."""
+
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+# mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from liger.launch import launch
 
+from liger.launch import launch
 from liger_kernels_loss._linear_cross_entropy_chunked import BACKENDS, Backend, linear_cross_entropy_chunked
 from liger_kernels_loss._loss import Loss
 from liger_kernels_loss._rows_triton import launch_losses
@@ -50,6 +53,6 @@ def _launch_scale(x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> N
 BACKENDS["triton"] = Backend(_step, _launch_scale)
 
 
-def linear_cross_entropy_triton(*tensors: torch.Tensor | None, **options: Any) -> torch.Tensor:
+def linear_cross_entropy_triton(*tensors: Any, **options: Any) -> torch.Tensor:
     """See ``liger_kernels_loss.linear_cross_entropy``."""
     return linear_cross_entropy_chunked("triton", *tensors, **options)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from liger.launch import private_op
 
+from liger.launch import private_op
 from liger_kernels_loss.transforms import check_transform
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -84,16 +84,15 @@ def checked_labels(target: torch.Tensor, classes: int, ignore_index: int, op: st
     if wrong.any():
         first = target[wrong][0].item()
         raise ValueError(
-            f"{op}: target has {int(wrong.sum())} of {target.numel()} labels outside [0, {classes}), the first is {first}; "
+            f"{op}: target has {int(wrong.sum())} of {target.numel()} labels outside [0, {classes}), "
+            f"the first is {first}; "
             f"expected class indices below {classes} or ignore_index={ignore_index}"
         )
     return target.clone()
 
 
 # -- Reference ---------------------------------------------------------------------------------------------------------
-def row_losses(
-    z: torch.Tensor, target: torch.Tensor, class_weight: torch.Tensor | None, loss: Loss
-) -> torch.Tensor:
+def row_losses(z: torch.Tensor, target: torch.Tensor, class_weight: torch.Tensor | None, loss: Loss) -> torch.Tensor:
     """Transformed logits z (N, V), target (N,) -> loss of each row (N,): the definition, in plain torch."""
     rows = torch.nn.functional.cross_entropy(
         z,
@@ -114,7 +113,6 @@ def divisor(
     target: torch.Tensor,
     class_weight: torch.Tensor | None,
     dtype: torch.dtype,
-    *,
     ignore_index: int,
     reduction: str,
     num_items: int | float | torch.Tensor | None,

@@ -1,6 +1,6 @@
 """Cross-entropy over the last dimension, with the transforms that language-model heads put between logits and loss.
 
-For a row with label y and logits z = transform(logits), lse = log sum_c exp(z_c), s = label_smoothing, w = class weights:
+For a row with label y: z = transform(logits), lse = log sum_c exp(z_c), s = label_smoothing, w = class weights,
 
     loss = (1 - s) * w_y * (lse - z_y) + s / V * sum_c w_c * (lse - z_c) + z_loss * lse^2
     dloss/dz_c = p_c * ((1 - s) * w_y + s / V * sum w + 2 * z_loss * lse) - s / V * w_c - [c = y] * (1 - s) * w_y
@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from liger.dispatch import public, run
 
+from liger.dispatch import public, run
 from liger_kernels_loss._loss import (
     Loss,
     check_class_weight,
@@ -58,8 +58,7 @@ def cross_entropy_reference(
     rows = row_losses(z, labels, weight, loss)
     if reduction == "none":
         return rows.view(target.shape)
-    how = {"ignore_index": ignore_index, "reduction": reduction, "num_items": num_items}
-    return divide(rows.sum(), divisor(labels, weight, rows.dtype, **how))
+    return divide(rows.sum(), divisor(labels, weight, rows.dtype, ignore_index, reduction, num_items))
 
 
 # -- Public ------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Linear cross-entropy: the loss of logits = hidden W^T + bias without ever holding all logits.
 
-Formula and options: those of ``cross_entropy`` on z = transform(hidden W^T + bias); see ``transforms.py``. Source of the
-method: the gradient of a row's loss needs that row's logits alone, so rows are taken in chunks and each chunk's logits,
-loss and gradient live in one reused workspace.
+Formula and options: those of ``cross_entropy`` on z = transform(hidden W^T + bias); see ``transforms.py``. Source of
+the method: the gradient of a row's loss needs that row's logits alone, so rows are taken in chunks and each chunk's
+logits, loss and gradient live in one reused workspace.
 Shapes: hidden (..., H), weight (V, H), bias (V,), target (...,), class_weight (V,); N is the number of rows.
 Precision: logits are rounded to the inputs' dtype, as the head itself does; everything after is fp32 (fp64 for fp64).
 dlogits is rounded to the inputs' dtype. The weight's gradient is rounded at most 4 times in the weight's dtype, else
@@ -10,8 +10,8 @@ summed in fp32, so its error does not depend on the number of chunks. The loss i
 
 Gradients are made in the forward and multiplied by the upstream gradient in the backward, which rounds a second time
 unless that is a power of two, 1 in plain training. The divisor of the mean is part of the first rounding, its power of
-two excepted, so that nothing underflows in fp16. With reduction="none" each row has its own upstream gradient, not known
-before the backward: there the chunks are computed again (a third more work). So does a second backward of one graph.
+two excepted, so that nothing underflows in fp16. With reduction="none" each row has its own upstream gradient, not
+known before the backward: the chunks are computed again there (a third more work), as in a second backward.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from liger.dispatch import public, run
 
+from liger.dispatch import public, run
 from liger_kernels_loss._loss import (
     Loss,
     check_class_weight,
@@ -57,7 +57,7 @@ def linear_cross_entropy_reference(
     accum_dtype: torch.dtype | str | None = None,
     workspace_mb: float | None = None,
 ) -> torch.Tensor:
-    """The definition: all logits at once. ``accum_dtype`` and ``workspace_mb`` say how to sum chunks; there are none."""
+    """The definition: all logits at once. ``accum_dtype`` and ``workspace_mb`` are about chunks; there are none."""
     del check_labels, accum_dtype, workspace_mb
     labels = target.reshape(-1).long()
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)
@@ -65,8 +65,7 @@ def linear_cross_entropy_reference(
     rows = row_losses(transform(logits, softcap=softcap, logit_scale=logit_scale), labels, class_weight, loss)
     if reduction == "none":
         return rows.view(target.shape)
-    how = {"ignore_index": ignore_index, "reduction": reduction, "num_items": num_items}
-    return divide(rows.sum(), divisor(labels, class_weight, rows.dtype, **how))
+    return divide(rows.sum(), divisor(labels, class_weight, rows.dtype, ignore_index, reduction, num_items))
 
 
 # -- Public ------------------------------------------------------------------------------------------------------------
@@ -101,9 +100,9 @@ def linear_cross_entropy(
         class_weight: (V,) floating or None; as ``weight`` of ``torch.nn.functional.cross_entropy``.
         ignore_index, reduction, label_smoothing, softcap, logit_scale, z_loss, num_items, check_labels:
             as in ``cross_entropy``.
-        accum_dtype: the dtype in which the weight's gradient is summed over chunks, torch.float32 (also "float32"), or the
-            weight's own dtype however many chunks there are. None: the weight's own for at most 4 chunks and fp32 beyond, always
-            fp32 for fp16.
+        accum_dtype: the dtype in which the weight's gradient is summed over chunks: torch.float32 (also "float32"), or
+            the weight's own however many chunks there are. None: the weight's own for at most 4 chunks and fp32
+            beyond, always fp32 for fp16.
         workspace_mb: MiB for one chunk's logits; it sets the number of rows in a chunk. None: up to 1024 MiB, 1024 to
             4096 rows on an accelerator, 64 MiB on CPU.
         kernel: choose a kernel by hand.
@@ -150,8 +149,8 @@ def _check_tensors(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tenso
             )
     if weight.numel() == 0:
         raise ValueError(
-            f"{OP}: weight has shape {tuple(weight.shape)}, expected (V, {hidden.shape[-1]}) with V at least 1; an empty "
-            "head weight is usually a sharded parameter that was not gathered"
+            f"{OP}: weight has shape {tuple(weight.shape)}, expected (V, {hidden.shape[-1]}) with V at least 1; "
+            "an empty head weight is usually a sharded parameter that was not gathered"
         )
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
         raise ValueError(
@@ -213,9 +212,10 @@ def linear_cross_entropy_inputs(
 
 
 def linear_cross_entropy_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> int:
-    """Forward and backward: read hidden and weight and write their gradients; logits are written, read twice, rewritten."""
+    """Forward and backward: hidden and weight read, their gradients written; logits written, read twice, rewritten."""
     hidden, weight = tensors[0], tensors[1]
-    assert hidden is not None and weight is not None
+    assert hidden is not None
+    assert weight is not None
     rows = hidden.numel() // hidden.shape[-1]
     return 2 * hidden.nbytes + 2 * weight.nbytes + 4 * rows * weight.shape[0] * hidden.element_size()
 
@@ -223,5 +223,6 @@ def linear_cross_entropy_bytes(tensors: Sequence[torch.Tensor | None], options: 
 def linear_cross_entropy_flops(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> int:
     """Forward and backward: three products of 2 N V H."""
     hidden, weight = tensors[0], tensors[1]
-    assert hidden is not None and weight is not None
+    assert hidden is not None
+    assert weight is not None
     return 6 * hidden.numel() * weight.shape[0]

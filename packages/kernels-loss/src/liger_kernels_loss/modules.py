@@ -49,7 +49,7 @@ class CrossEntropyLoss(_Loss):
 
 
 class LinearCrossEntropyLoss(_Loss):
-    """``liger.ops.linear_cross_entropy`` as a module; the head's weight is an argument of the call, so that it can be tied.
+    """``liger.ops.linear_cross_entropy`` as a module. The head's weight is an argument of the call, so it can be tied.
 
     Args:
         weight: class weights (V,), kept as a buffer.

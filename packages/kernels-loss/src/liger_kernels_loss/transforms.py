@@ -1,13 +1,14 @@
 """What happens between the head's product and the loss: z = softcap * tanh((h W^T + bias) * scale / softcap).
 
-The one place for logit transforms in torch; ``_transforms_triton.py`` holds the same formula for kernels. Every loss and
-log-prob op goes through these functions, so that no two of them can disagree. Order: bias, scale, softcap. The bias
+The one place for logit transforms in torch; ``_transforms_triton.py`` holds the same formula for kernels. Every loss
+and log-prob op goes through these functions, so that no two of them can disagree. Order: bias, scale, softcap. The bias
 belongs to the product and is rounded with it, as in ``torch.nn.functional.linear``; the rest is fp32 (fp64 for fp64).
 """
 
 from __future__ import annotations
 
 import torch
+
 from liger.numerics import acc
 
 
@@ -32,7 +33,7 @@ def transform(logits: torch.Tensor, *, softcap: float | None = None, logit_scale
 def transform_(
     z: torch.Tensor, *, softcap: float | None, logit_scale: float, slope: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """``transform`` in place on fp32 or fp64 ``z``; ``slope``, of the same shape, receives dz_out/dz_in if a softcap is set.
+    """``transform`` in place on fp32 or fp64 ``z``; if a softcap is set, ``slope``, of equal shape, gets dz_out/dz_in.
 
     Without a softcap the slope is the constant ``logit_scale``.
     """

@@ -16,6 +16,8 @@ RMS_NORM = Op(
     },
     inputs="liger_kernels_norm.rms_norm:rms_norm_inputs",
     sizes={"R": (1, 3, 7), "H": (1, 96, 511, 1000, 4097)},
+    production=tuple({"R": 16384, "H": h} for h in (4096, 128, 576, 5376, 8192, 16384, 65536)),
+    variants=("fp32 weight", "weightless", "three dimensions"),
     reduction="H",
     module="liger_kernels_norm.modules:RMSNorm",
 )

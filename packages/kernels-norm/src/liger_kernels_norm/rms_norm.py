@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
 from liger.dispatch import public, run
 from liger.numerics import acc
 
@@ -92,8 +93,12 @@ def rms_norm(
             )
         if weight.shape != x.shape[-1:]:
             raise ValueError(
-                f"rms_norm: weight has shape {tuple(weight.shape)}, expected ({x.shape[-1]},) from the last dimension of x"
-                + (" (an empty weight is usually a sharded parameter that was not gathered)" if not weight.numel() else "")
+                f"rms_norm: weight has shape {tuple(weight.shape)}, expected ({x.shape[-1]},), the last of x"
+                + (
+                    " (an empty weight is usually a sharded parameter that was not gathered)"
+                    if not weight.numel()
+                    else ""
+                )
             )
     options = {"eps": eps, "cast": cast, "offset": offset}
     return run("rms_norm", (x, weight), options, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
@@ -101,12 +106,19 @@ def rms_norm(
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------
 def rms_norm_inputs(
-    device: str, dtype: torch.dtype, *, R: int, H: int, generator: torch.Generator
+    device: str, dtype: torch.dtype, *, R: int, H: int, generator: torch.Generator, variant: str = ""
 ) -> tuple[Sequence[torch.Tensor | None], Mapping[str, Any]]:
-    """Rows of magnitude 1e-3, 1 and 1e3 in turn, and weights around 1."""
+    """Rows of magnitude 1e-3, 1 and 1e3 in turn, and weights around 1.
+
+    Variants: "fp32 weight"; "weightless", also with an offset of 0.5 so that it is seen; "three dimensions" (R, 2, H).
+    """
     x = torch.randn(R, H, generator=generator) * torch.tensor([1e-3, 1.0, 1e3])[torch.arange(R) % 3, None]
     weight = 1 + 0.2 * torch.randn(H, generator=generator)
-    return (x.to(device, dtype), weight.to(device, dtype)), {}
+    if variant == "three dimensions":
+        x = torch.stack((x, x.flip(0)), dim=1)
+    if variant == "weightless":
+        return (x.to(device, dtype), None), {"offset": 0.5}
+    return (x.to(device, dtype), weight.to(device, torch.float32 if variant == "fp32 weight" else dtype)), {}
 
 
 def rms_norm_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> int:

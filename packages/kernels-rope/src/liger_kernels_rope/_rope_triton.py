@@ -1,5 +1,8 @@
 """Triton kernel of rope: one program per token and block of heads; queries and keys in one launch."""
 
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+# mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,8 +11,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from liger.launch import launch, private_op
 
+from liger.launch import launch, private_op
 from liger_kernels_rope.rope import rotate_half
 
 TILE = 1024  # elements of one half that a program holds: 4 warps x 32 lanes x 8 elements, one 16-byte load in bf16
@@ -157,13 +160,14 @@ def _launch(
     block = triton.next_power_of_2(half)
     per_program = max(1, min(TILE // block, triton.next_power_of_2(max(*counts, 1))))
     grid = (B * T, sum(triton.cdiv(n, per_program) for n in counts))
-    rest = triton.next_power_of_2(D - 2 * half) if D > 2 * half else 0
-    consts = {
+    rest = triton.next_power_of_2(D - 2 * half) if 2 * half < D else 0
+    consts: dict[str, Any] = {
         "NQ": counts[0], "NK": counts[1], "D": D, "HALF": half, "UNIT": unit,
         "BLOCK": block, "REST": rest, "HEADS": per_program, "BACKWARD": backward,
     }  # fmt: skip
     tensors = (cos, sin, *pairs[0], *pairs[1])
-    launch(_rope, grid, tensors, (T, *(s // unit for s in strides)), num_warps=4, **consts)
+    numbers = (T, *(s // unit for s in strides))
+    launch(_rope, grid, tensors, numbers, num_warps=4, fuse_multiply_add=False, **consts)
 
 
 def _forward_fake(

@@ -12,6 +12,11 @@ ROPE = Op(
     options={"unsqueeze_dim": Option(default=1)},  # 2 needs other shapes: the variant "heads last"
     inputs="liger_kernels_rope.rope:rope_inputs",
     sizes={"T": (1, 5, 9), "B": (1, 3, 2), "NQ": (1, 6, 4, 9), "NK": (1, 2, 3), "D": (8, 64, 10, 128, 256)},
+    production=(
+        {"T": 8192, "B": 2, "NQ": 32, "NK": 8, "D": 128},
+        {"T": 2048, "B": 8, "NQ": 9, "NK": 3, "D": 64},
+        {"T": 8192, "B": 2, "NQ": 8, "NK": 1, "D": 256},
+    ),
     variants=("per row", "partial", "fp32 cos", "heads last", "packed"),
 )
 

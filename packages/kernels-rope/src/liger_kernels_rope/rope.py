@@ -4,7 +4,7 @@ With the first D_rot columns of each head split into halves, x = (x1, x2, rest),
 y1 = x1 * c1 - x2 * s1,  y2 = x2 * c2 + x1 * s2,  rest unchanged.
 
 Source: Su et al. 2021, "RoFormer", eq. 34; the half layout is GPT-NeoX's, Hugging Face's ``rotate_half``.
-Shapes: q (B, Nq, T, D), k (B, Nk, T, D) with ``unsqueeze_dim=1``; (B, T, Nq, D), (B, T, Nk, D) with ``unsqueeze_dim=2``.
+Shapes: q (B, Nq, T, D) and k (B, Nk, T, D); with ``unsqueeze_dim=2`` (B, T, Nq, D) and (B, T, Nk, D).
 cos, sin (B or 1, T, D_rot), D_rot <= D and even; the halves of cos and sin may differ.
 Precision: both products and their sum are rounded to the output's dtype, promoted from the input and cos; gradients
 likewise to the input's dtype. That is upstream's order, so in bf16 and fp16 every kernel has upstream's bits.
@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
 from liger.dispatch import public, run
 
 
@@ -91,11 +92,13 @@ def _check(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tenso
     batch, length, width = q.shape[0], q.shape[time], q.shape[-1]
     if (k.shape[0], k.shape[time], k.shape[-1]) != (batch, length, width):
         heads = ("Nk", length) if unsqueeze_dim == 1 else (length, "Nk")
-        raise ValueError(f"rope: k has shape {tuple(k.shape)}, expected {(batch, *heads, width)} to match q {tuple(q.shape)}")
+        raise ValueError(
+            f"rope: k has shape {tuple(k.shape)}, expected {(batch, *heads, width)} to match q {tuple(q.shape)}"
+        )
     if cos.shape[0] not in (1, batch) or cos.shape[1] != length:
         raise ValueError(
-            f"rope: cos has shape {tuple(cos.shape)}, expected (1 or {batch}, {length}, D_rot) to match q {tuple(q.shape)}"
-            f" with unsqueeze_dim={unsqueeze_dim}"
+            f"rope: cos has shape {tuple(cos.shape)}, expected (1 or {batch}, {length}, D_rot) to match"
+            f" q {tuple(q.shape)} with unsqueeze_dim={unsqueeze_dim}"
         )
     if cos.shape[2] % 2 or not 0 < cos.shape[2] <= width:
         raise ValueError(f"rope: cos has {cos.shape[2]} columns, expected an even number of at most {width}")

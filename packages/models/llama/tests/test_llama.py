@@ -1,6 +1,7 @@
 """Every check of liger.testing on the model types of this package."""
 
 import pytest
+
 from liger.testing import model_checks
 
 MODEL_TYPES = ["llama"]

@@ -67,9 +67,7 @@ class Case:
             raise PluginError(f"op {op.name!r} declares no inputs, so no cases can be made")
         generator = torch.Generator().manual_seed(zlib.crc32(self.id.encode()))
         extra = {"variant": self.variant} if self.variant else {}
-        tensors, made = load(op.inputs)(
-            device, getattr(torch, self.dtype), generator=generator, **self.sizes, **extra
-        )
+        tensors, made = load(op.inputs)(device, getattr(torch, self.dtype), generator=generator, **self.sizes, **extra)
         differentiable = [t is not None and t.requires_grad for t in tensors]
         if not any(differentiable):
             differentiable = [t is not None and t.is_floating_point() for t in tensors]
@@ -179,7 +177,7 @@ def _sizes(sizes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
 
 
 def _lay_out(t: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values in other memory: behind an unaligned start with gaps between rows, or with dimensions reversed."""
+    """The same values in other memory: unaligned with gaps between rows, or with dimensions reversed."""
     if not layout or t.dim() == 0:
         return t
     if layout == "transposed" and t.dim() > 1:

@@ -39,7 +39,7 @@ def device() -> str:
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> int:
     """Seed Python's and torch's generators; the number depends on LIGER_TEST_SEED and the test alone."""
-    value = session_seed() + zlib.crc32(request.node.nodeid.encode())
+    value = session_seed() + zlib.crc32(f"{request.path.name}::{request.node.name}".encode())
     random.seed(value)
     if importlib.util.find_spec("torch") is not None:
         import torch

@@ -86,9 +86,7 @@ def _gradients(
 
     wanted = [t for t in tensors if t is not None and t.requires_grad]
     roots = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
-    return list(
-        torch.autograd.grad([o for o, _ in roots], wanted, [s for _, s in roots], allow_unused=True, **kwargs)
-    )
+    return list(torch.autograd.grad([o for o, _ in roots], wanted, [s for _, s in roots], allow_unused=True, **kwargs))
 
 
 def _equal(a: list[torch.Tensor | None], b: list[torch.Tensor | None], what: str) -> None:
@@ -146,7 +144,7 @@ def _input_gradients(kernel: Kernel, device: str) -> None:
         _equal(_gradients(forward(), tensors, seeds), left, f"with input {frozen} frozen")
         less = allocated(lambda: _gradients(forward(), tensors, seeds))
         if less >= cost:
-            _fail(f"with input {frozen} frozen the step allocates {less} bytes, without {cost}: something is computed for it")
+            _fail(f"with input {frozen} frozen the step allocates {less} bytes of {cost}: something is computed for it")
         tensors[frozen].requires_grad_(True)  # type: ignore[union-attr]
     for i in wanted:
         tensors[i].requires_grad_(False)  # type: ignore[union-attr]
@@ -233,7 +231,7 @@ def _options_matter(kernel: Kernel, device: str) -> None:
 
 
 def _limits(kernel: Kernel, device: str) -> None:
-    """The last accepted size works, the first rejected one is refused with both numbers and served by another kernel."""
+    """The last accepted size works; the next is refused with both numbers and served by another kernel."""
     for name, limit in kernel.needs.max_size.items():
         smallest = {n: min(v) for n, v in registry().op(kernel.op).sizes.items()}
         if name not in smallest:
@@ -290,14 +288,14 @@ def _cuda_graph(kernel: Kernel, device: str) -> None:
     leaves = [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in tensors]
     from liger.testing.contract import random_like
 
-    seeds = random_like([e for e in expected])
+    seeds = random_like(expected)
 
     def step() -> list[torch.Tensor | None]:
         made = fn(*leaves, **options)
         outputs = [made] if isinstance(made, torch.Tensor) else [o for o in made if o is not None]
         return [*outputs, *_gradients(outputs, leaves, seeds[: len(outputs)])]
 
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):

@@ -17,11 +17,11 @@ _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_stride
 _FILLED = ("zeros", "zeros_like", "new_zeros", "full", "full_like", "new_full", "ones", "ones_like", "new_ones")
 
 
-class _Guarded(TorchDispatchMode):
+class _Guarded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Puts every tensor that Python allocates between two guard bands, and NaN into those nobody initialised."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.buffers: list[tuple[torch.Tensor, torch.Tensor, str]] = []
 
     def __torch_dispatch__(
@@ -52,7 +52,11 @@ class _Guarded(TorchDispatchMode):
                 if bool(changed.any()):
                     at = changed.nonzero().flatten()
                     first, last = int(at[0]), int(at[-1])
-                    where = f"{first} to {last} bytes past the end" if side == "past the end" else f"{len(band) - first} bytes before the start"
+                    where = (
+                        f"{first} to {last} bytes past the end"
+                        if side == "past the end"
+                        else f"{len(band) - first} bytes before the start"
+                    )
                     raise ContractViolation(f"written {where} of the allocation {what}")
 
 
@@ -104,9 +108,9 @@ def _bytes(t: torch.Tensor) -> torch.Tensor:
     return view.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
-class _Allocated(TorchDispatchMode):
+class _Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
 
     def __torch_dispatch__(
@@ -126,4 +130,4 @@ def allocated(fn: Callable[[], Any]) -> int:
     """Bytes of all tensors that torch operations make while ``fn`` runs, results and temporaries."""
     with _Allocated() as mode:
         fn()
-    return mode.bytes
+    return mode.bytes  # type: ignore[no-any-return]

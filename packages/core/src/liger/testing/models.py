@@ -47,7 +47,7 @@ def check_model(patch: str | ModelPatch, device: str = "cpu") -> None:
 
 def find(patch: str | ModelPatch) -> ModelPatch:
     """The installed patch of a model type, or the patch itself."""
-    return patch if isinstance(patch, ModelPatch) else require(registry().models, "model patch", patch)  # type: ignore[no-any-return]
+    return patch if isinstance(patch, ModelPatch) else require(registry().models, "model patch", patch)
 
 
 def _checks(patch: ModelPatch) -> list[Check]:
@@ -80,7 +80,7 @@ class Pair:
             setattr(made, name, value)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(made)
+            model: Any = AutoModelForCausalLM.from_config(made)  # type: ignore[no-untyped-call]
             for name, parameter in model.named_parameters():
                 if "norm" in name:  # upstream initialises all to one value, which would hide a weight that is not read
                     torch.nn.init.normal_(parameter, mean=float(parameter.detach().mean()), std=0.2)
@@ -92,7 +92,7 @@ class Pair:
         liger.autopatch(patched, strict=True, **(choices or {}))
         return self.plain(dtype, **config), patched
 
-    def batch(self, rows: int = 2, tokens: int = 13, ignored: int = 3, seed: int = 1) -> dict[str, torch.Tensor]:
+    def batch(self, rows: int = 2, tokens: int = 13, ignored: int = 3, seed: int = 1) -> dict[str, Any]:
         """Token ids and labels, the first of which are ignored."""
         generator = torch.Generator().manual_seed(seed)
         ids = torch.randint(3, 250, (rows, tokens), generator=generator)
@@ -159,7 +159,9 @@ def snapshot(model: Any, *, identities: bool = True) -> dict[str, Any]:
         upstream = sys.modules[type(module).__module__]
         out[upstream.__name__] = {k: id(v) for k, v in vars(upstream).items()}
         for cls in type(module).__mro__[:-1]:
-            out[f"{cls.__module__}.{cls.__qualname__}"] = {k: id(v) for k, v in vars(cls).items() if k not in _CLASS_CACHES}
+            out[f"{cls.__module__}.{cls.__qualname__}"] = {
+                k: id(v) for k, v in vars(cls).items() if k not in _CLASS_CACHES
+            }
     return out
 
 
@@ -189,4 +191,8 @@ def deep_copies(model: Any) -> dict[str, Any]:
     """The model itself, a deepcopy and an unpickled copy."""
     import pickle
 
-    return {"the model": model, "a deepcopy": copy.deepcopy(model), "an unpickled copy": pickle.loads(pickle.dumps(model))}
+    return {
+        "the model": model,
+        "a deepcopy": copy.deepcopy(model),
+        "an unpickled copy": pickle.loads(pickle.dumps(model)),
+    }

@@ -17,7 +17,7 @@ from liger.errors import ContractViolation
 
 @contextmanager
 def count_ops() -> Iterator[Counter[tuple[str, str]]]:
-    """Count calls by (op, kernel) inside the block: ``{("rms_norm", "triton"): 3}``. Compiled calls count when traced."""
+    """Count calls by (op, kernel) inside the block: ``{("rms_norm", "triton"): 3}``; compiled ones when traced."""
     counts: Counter[tuple[str, str]] = Counter()
 
     def observe(op: str, kernel: str) -> None:
@@ -78,7 +78,7 @@ _SYNCHRONISING = frozenset(
 )  # fmt: skip
 
 
-class _Syncs(TorchDispatchMode):
+class _Syncs(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -101,9 +101,9 @@ def _copies_to_host(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 @contextmanager
 def no_sync() -> Iterator[None]:
-    """Raise on anything inside the block that makes the host wait for the device: ``.item()``, ``nonzero``, copies to it.
+    """Raise on what makes the host wait for the device inside the block: ``.item()``, ``nonzero``, copies to the host.
 
-    Checked by the operations called, so a CPU run finds it too; on CUDA torch's own synchronisation check is on as well.
+    Checked by the operations called, so a CPU run finds it too; on CUDA torch's own check is on as well.
 
     Raises:
         ContractViolation: at the call, so that the traceback shows it.
@@ -113,7 +113,7 @@ def no_sync() -> Iterator[None]:
     if cuda:
         torch.cuda.set_sync_debug_mode("error")
     try:
-        with _Syncs():
+        with _Syncs():  # type: ignore[no-untyped-call]
             yield
     finally:
         if cuda:

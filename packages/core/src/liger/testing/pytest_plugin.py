@@ -1,4 +1,4 @@
-"""The pytest plugin of ``liger-core``. It does something only in packages whose pyproject says ``[tool.liger] test = true``.
+"""The pytest plugin of ``liger-core``; active only in packages whose pyproject says ``[tool.liger] test = true``.
 
 There it adds the fixtures of ``liger.testing.fixtures``, the marker ``gpu``, and, on a machine without a GPU, Triton's
 interpreter, which has to be switched on before triton is first imported.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from _pytest.terminal import TerminalReporter
+    pass
 
 ACTIVE = pytest.StashKey[bool]()
 

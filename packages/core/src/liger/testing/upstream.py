@@ -204,12 +204,43 @@ def check_logits_option(pair: Pair) -> None:
         expect_close(found.logits.detach(), expected.logits.detach(), f"logits with {inputs}")
         expect_close(found["logits"].detach(), expected.logits.detach(), f"out['logits'] with {inputs}")
         expect_close(found.loss.detach(), expected.loss.detach(), f"the loss with {inputs}")
-    for inputs in ({"logits": "some"}, {"logits": "full", "skip_logits": True}):
+    wrong: list[dict[str, Any]] = [{"logits": "some"}, {"logits": "full", "skip_logits": True}]
+    for refused in wrong:
         try:
-            patched(**batch, **inputs)
+            patched(**batch, **refused)
         except ValueError:
             continue
-        expect(False, f"{inputs} is not refused")
+        expect(False, f"{refused} is not refused")
+
+
+def check_token_accuracy(pair: Pair) -> None:
+    """Without logits, with logits, in training and evaluation: the share of argmax hits."""
+    plain, patched = pair.both()
+    batch = pair.batch(tokens=40)
+    with torch.no_grad():
+        # train the labels towards the model's own guesses, or hardly any would be right
+        best = plain(batch["input_ids"]).logits[:, :-1].argmax(-1)
+        batch["labels"][:, 8:30] = best[:, 7:29]
+        logits = plain(batch["input_ids"]).logits[:, :-1].argmax(-1)
+    target = batch["labels"][:, 1:]
+    kept = target != -100
+    expected = ((logits == target) & kept).sum() / kept.sum()
+    for training in (True, False):
+        patched.train(training)
+        for inputs in ({}, {"skip_logits": True}, {"logits": "full"}, {"logits": "lazy"}):
+            out = patched(**batch, **inputs, return_token_accuracy=True)
+            expect(
+                abs(float(out.token_accuracy - expected)) < 1e-6, f"token accuracy {float(out.token_accuracy)} {inputs}"
+            )
+            expect(0.3 < float(expected) < 1, "the case shows nothing")
+    expect("token_accuracy" not in patched(**batch), "token_accuracy is returned unasked")
+    wrong: list[dict[str, Any]] = [{"return_dict": False, **batch}, {"input_ids": batch["input_ids"]}]
+    for refused in wrong:
+        try:
+            patched(**refused, return_token_accuracy=True)
+        except ValueError:
+            continue
+        expect(False, "token accuracy without a place or without labels is not refused")
 
 
 def check_generate(pair: Pair) -> None:
@@ -238,9 +269,9 @@ def check_hooks(pair: Pair) -> None:
         fired: Counter[str] = Counter()
         for path, module in model.named_modules():
             if type(module).__name__.endswith(("RMSNorm", "MLP", "Attention", "Linear")):
-                module.register_forward_pre_hook(lambda *a, p=path: fired.update([f"pre {p}"]))
-                module.register_forward_hook(lambda *a, p=path: fired.update([f"post {p}"]))
-                module.register_full_backward_hook(lambda *a, p=path: fired.update([f"back {p}"]))
+                module.register_forward_pre_hook(lambda *a, p=path, to=fired: to.update([f"pre {p}"]))
+                module.register_forward_hook(lambda *a, p=path, to=fired: to.update([f"post {p}"]))
+                module.register_full_backward_hook(lambda *a, p=path, to=fired: to.update([f"back {p}"]))
         step(model, **pair.batch())
         counts.append(fired)
     expect(counts[0] == counts[1], f"hooks fired differently: {(counts[0] - counts[1]) + (counts[1] - counts[0])}")
@@ -252,10 +283,9 @@ def check_copies(pair: Pair) -> None:
     for what, model in deep_copies(patched).items():
         expect(liger.is_patched(model), f"{what} is not patched")
         expect_equal_step(plain, model, **pair.batch())
-    with tempfile.TemporaryDirectory() as folder:
-        with contextlib.redirect_stderr(io.StringIO()):
-            patched.save_pretrained(folder)
-            loaded = type(plain).from_pretrained(folder).to(pair.device).train()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        patched.save_pretrained(folder)
+        loaded = type(plain).from_pretrained(folder).to(pair.device).train()
     expect(not liger.is_patched(loaded), "a loaded checkpoint is patched")
     expect_equal_step(loaded, patched, **pair.batch())
 
@@ -343,7 +373,9 @@ def check_resume(pair: Pair) -> None:
 def _train(model: Any, patched: bool, state: Any, pair: Pair) -> tuple[Any, Any]:
     if patched:
         liger.autopatch(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-4)  # a large eps, or noise in tiny gradients is amplified
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-3, eps=1e-4
+    )  # a large eps, or noise in tiny gradients is amplified
     if state is not None:
         optimizer.load_state_dict(state)
     for seed in range(3):

@@ -1,4 +1,4 @@
-"""Lets Liger see through PEFT's wrappers. Importing it loads neither torch nor peft: wrappers are known by their classes' names."""
+"""Lets Liger see through PEFT's wrappers, known by their classes' names: importing it loads neither torch nor peft."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def liger_unwrap_module(module: Module) -> Sequence[Module] | None:
     if "PeftModel" in names:
         return [module.get_base_model()]  # type: ignore[operator]
     if "ModulesToSaveWrapper" in names:
-        return [module.original_module, *module.modules_to_save.values()]  # type: ignore[operator,list-item,union-attr]
+        return [module.original_module, *module.modules_to_save.values()]  # type: ignore[operator,list-item]
     return None

@@ -10,7 +10,9 @@ MISTRAL = ModelPatch(
     model_type="mistral",
     module="transformers.models.mistral.modeling_mistral",
     fits={
-        "MistralRMSNorm": Fit(id="acme_norm", op="rms_norm", adapter="acme_mistral.adapters:norm", options={"eps": "variance_epsilon"}),
+        "MistralRMSNorm": Fit(
+            id="acme_norm", op="rms_norm", adapter="acme_mistral.adapters:norm", options={"eps": "variance_epsilon"}
+        ),
         "MistralMLP": fits.gated_mlp(act="silu"),
         "MistralAttention": fits.rope("half"),
     },
