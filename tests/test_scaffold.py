@@ -60,6 +60,11 @@ def test_what_is_made_passes_its_own_tests(made, tmp_path):
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
     passed = int(re.search(r"(\d+) passed", done.stdout)[1])
     assert passed > 100 and "skipped" not in done.stdout, done.stdout[-500:]
+    gate = [sys.executable, str(ROOT / "tools" / "compile_gate.py"), "--targets", "sm90", "gfx942"]
+    gate += ["--kernels", "soft_gate/triton", "gated_norm/triton", "unit_length/triton"]
+    env.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(gate, capture_output=True, text=True, env=env, cwd=tmp_path, check=False)
+    assert done.returncode == 0 and done.stdout.count(" 0 bad") == 6, done.stdout + done.stderr
 
 
 def test_a_package_has_what_the_house_rules_ask(made, checkout):

@@ -26,14 +26,16 @@ def declared(package: Package, hook: str) -> Sequence[Any]:
     if not (package.source / package.module / "plugin.py").is_file():
         return ()
     plugin = importlib.import_module(f"{package.module}.plugin")
-    return getattr(plugin, hook, tuple)()  # type: ignore[no-any-return]
+    found: Sequence[Any] = getattr(plugin, hook, tuple)()
+    return found
 
 
 def index(found: dict[str, Package]) -> str:
     """The text of `_known.py`."""
     from liger import Op
 
-    ops, models = {}, {}
+    ops: dict[str, str] = {}
+    models: dict[str, str] = {}
     for dist, package in found.items():
         ops |= {op.name: dist for op in declared(package, "liger_register_ops") if isinstance(op, Op)}
         models |= {patch.model_type: dist for patch in declared(package, "liger_register_models")}
