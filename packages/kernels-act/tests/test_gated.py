@@ -23,11 +23,12 @@ UPSTREAM = {
 }
 
 
-@pytest.mark.parametrize("check", [check for kernel in KERNELS for check in checks(kernel)])
+@pytest.mark.parametrize("check", checks(*KERNELS))
 def test_kernel(check: Check, device: str) -> None:
     check(device)
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("act", UPSTREAM)
 def test_reference_has_upstream_bits_and_triton_nearly(
@@ -50,6 +51,7 @@ def test_reference_has_upstream_bits_and_triton_nearly(
     assert bool(((got.double() - truth).abs() <= (expected.double() - truth).abs())[far].all())
 
 
+@pytest.mark.triton
 @given(
     shape=st.lists(st.integers(0, 5), max_size=3).map(tuple),
     width=st.integers(1, 2100),
@@ -76,6 +78,7 @@ def test_any_shape(
     assert_contract(lambda g, u: op(g, u, **options, kernel="triton"), lambda g, u: upstream(g) * u, [gate, up])
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("act", UPSTREAM)
 def test_packed_rows_are_not_copied(act: str, device: str) -> None:
     from liger.testing.memory import allocated
@@ -103,6 +106,7 @@ def test_unknown_approximation() -> None:
         ops.gelu_mul(torch.zeros(2), torch.zeros(2), approximate="sigmoid")
 
 
+@pytest.mark.triton
 def test_large_negative_gates_give_zero_not_nan(device: str) -> None:
     gate = torch.tensor([-1e4, -100.0, -30.0, 0.0, 30.0, 1e4], device=device, requires_grad=True)
     for op, options, _ in UPSTREAM.values():

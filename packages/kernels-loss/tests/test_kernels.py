@@ -9,8 +9,6 @@ from liger.testing import Check, checks
 KERNELS = ("cross_entropy/triton", "linear_cross_entropy/torch", "linear_cross_entropy/triton")
 
 
-@pytest.mark.parametrize(
-    "check", [pytest.param(*c.values, id=f"{kernel}-{c.id}") for kernel in KERNELS for c in checks(kernel)]
-)
+@pytest.mark.parametrize("check", checks(*KERNELS))
 def test_kernel(check: Check, device: str) -> None:
     check(device)

@@ -16,7 +16,6 @@ from torch import Tensor
 import liger
 from liger import ops
 from liger.testing import assert_contract, no_writes
-from liger_kernels_loss import _rows_triton
 from liger_kernels_loss.cross_entropy import cross_entropy_reference
 from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy_reference
 
@@ -152,6 +151,7 @@ def test_any_integer_labels(op: str, kernel: str, integer: torch.dtype, device: 
     assert torch.equal(call(op, kernel)(inputs, target.to(integer)), call(op, kernel)(inputs, target))
 
 
+@pytest.mark.triton
 @given(
     shape=st.lists(st.integers(0, 4), max_size=3).map(tuple),
     classes=st.integers(1, 2100),
@@ -263,6 +263,7 @@ def test_small_logits_under_a_large_softcap(op: str, kernel: str, device: str) -
     assert all(close(a, b, 1e-6) for a, b in pairs)
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("x", [1e-6, 1e-3, 0.1, 0.5999, 0.6001, 1.0, 5.0, 20.0])
 def test_softcap_curve(x: float, device: str) -> None:
     """Two classes, the loss of one gives its z back."""
@@ -275,9 +276,10 @@ def test_softcap_curve(x: float, device: str) -> None:
     assert abs((down - up) - z) <= 3e-7 * (1 + abs(z))
 
 
+@pytest.mark.triton
 def test_few_programs_walk_all_rows(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     """The persistent grid of very wide rows, with fewer programs than rows."""
-    monkeypatch.setattr(_rows_triton, "processors", lambda device: 2)
+    monkeypatch.setattr("liger_kernels_loss._rows_triton.processors", lambda device: 2)
     rows, classes = 5, 196_611
     inputs = [t.requires_grad_() for t in (torch.randn(rows, 2, device=device), torch.randn(classes, 2, device=device))]
     target = torch.tensor([0, classes - 1, -100, 5, 17], device=device)
@@ -384,6 +386,7 @@ def test_inside_checkpointing(op: str, kernel: str, reentrant: bool, device: str
     assert all(torch.equal(t.grad, g) for t, g in zip(inputs, plain, strict=True))
 
 
+@pytest.mark.triton
 def test_no_second_derivative(device: str) -> None:
     inputs = make("cross_entropy", 3, 5, device)
     target = torch.zeros(3, dtype=torch.long, device=device)

@@ -52,6 +52,7 @@ UPSTREAM = {
 }
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("weight_dtype", [None, torch.float32])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("cast", UPSTREAM)
@@ -103,6 +104,7 @@ def test_matches_transformers(module: str, name: str, cast: str, device: str, ge
     assert torch.equal(ops.rms_norm(x, norm.weight, eps=1e-5, **UPSTREAM[cast][1], kernel="reference"), norm(x))
 
 
+@pytest.mark.triton
 @given(
     shape=st.lists(st.integers(0, 4), max_size=3).map(tuple),
     width=st.integers(2, 3000),  # at 1, dx is nothing but what cancellation leaves: 1 - x^2 / (x^2 + eps)

@@ -56,6 +56,7 @@ def test_matches_transformers(device: str, generator: torch.Generator) -> None:
             assert torch.equal(got, expected)
 
 
+@pytest.mark.triton
 @given(
     sizes=st.fixed_dictionaries(
         {"T": st.integers(0, 6), "B": st.integers(1, 3), "NQ": st.integers(1, 9), "NK": st.integers(1, 5)}
@@ -72,6 +73,7 @@ def test_any_shape(sizes: dict[str, int], half: int, seed: int, variant: str, dt
 
 
 # -- Reproductions of faults in other tools ----------------------------------------------------------------------------
+@pytest.mark.triton
 def test_one_key_head_is_rotated(device: str, generator: torch.Generator) -> None:
     """A10: with a single key head k came back untouched."""
     inputs, _ = rope_inputs(device, torch.float32, T=5, B=2, NQ=4, NK=1, D=16, generator=generator)
@@ -80,6 +82,7 @@ def test_one_key_head_is_rotated(device: str, generator: torch.Generator) -> Non
     assert not torch.equal(k[:, :, 1:], inputs[1][:, :, 1:])
 
 
+@pytest.mark.triton
 def test_each_row_has_its_own_angles(device: str, generator: torch.Generator) -> None:
     """A11: from batch row 2 on the first row's cos and sin were used."""
     inputs, _ = rope_inputs(device, torch.float32, T=5, B=3, NQ=4, NK=2, D=16, generator=generator, variant="per row")
@@ -91,6 +94,7 @@ def test_each_row_has_its_own_angles(device: str, generator: torch.Generator) ->
     assert not torch.equal(q[1:], ops.rope(q_first, k, cos[:1], sin[:1], kernel="triton")[0][1:])
 
 
+@pytest.mark.triton
 def test_partial_width_passes_the_rest_through(device: str, generator: torch.Generator) -> None:
     """B9: head 16, rotary 4."""
     q, k, _, _ = rope_inputs(device, torch.float32, T=5, B=2, NQ=4, NK=2, D=16, generator=generator)[0]
@@ -101,6 +105,7 @@ def test_partial_width_passes_the_rest_through(device: str, generator: torch.Gen
         torch.testing.assert_close(y[..., :4], turned)
 
 
+@pytest.mark.triton
 @pytest.mark.parametrize("variant", ["", "heads last"])
 def test_results_and_gradients_keep_the_memory_layout(variant: str, device: str, generator: torch.Generator) -> None:
     """Q6: gradients of a transposed q came back in a layout that made accumulation slow."""
@@ -114,6 +119,7 @@ def test_results_and_gradients_keep_the_memory_layout(variant: str, device: str,
         assert x.stride() == y.stride() == dx.stride()
 
 
+@pytest.mark.triton
 def test_tables_get_gradients_if_they_require_them(device: str, generator: torch.Generator) -> None:
     for variant in ("", "per row", "partial"):
         sizes = {"T": 5, "B": 2, "NQ": 4, "NK": 2, "D": 16}
@@ -124,6 +130,7 @@ def test_tables_get_gradients_if_they_require_them(device: str, generator: torch
         assert_contract(lambda *a: ops.rope(*a, kernel="triton"), rope_reference, inputs, reduction=12)
 
 
+@pytest.mark.triton
 def test_only_one_output_used(device: str, generator: torch.Generator) -> None:
     inputs, _ = rope_inputs(device, torch.float32, T=3, B=1, NQ=2, NK=2, D=8, generator=generator)
     q, _ = ops.rope(*inputs, kernel="triton")
@@ -131,6 +138,7 @@ def test_only_one_output_used(device: str, generator: torch.Generator) -> None:
     assert inputs[0].grad is not None and inputs[1].grad is None
 
 
+@pytest.mark.triton
 def test_heads_axis_changes_the_result(device: str, generator: torch.Generator) -> None:
     q, k, cos, sin = rope_inputs(device, torch.float32, T=4, B=2, NQ=4, NK=4, D=8, generator=generator)[0]
     one, two = (ops.rope(q, k, cos, sin, unsqueeze_dim=dim, kernel="triton")[0] for dim in (1, 2))

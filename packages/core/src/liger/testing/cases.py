@@ -117,9 +117,14 @@ def cases(kernel: str | Kernel) -> list[ParameterSet]:
     They cover every value of every size and dtype, each option at each value other than its default, each variant,
     inputs that are not contiguous, one row and no row; not their product.
     """
+    return [parameter(case, case.id, find(kernel)) for case in make_cases(find(kernel))]
+
+
+def parameter(value: object, id: str, kernel: Kernel) -> ParameterSet:
+    """A parameter of a test that runs ``kernel``: marked ``triton`` if it is a Triton kernel."""
     import pytest
 
-    return [pytest.param(case, id=case.id) for case in make_cases(find(kernel))]
+    return pytest.param(value, id=id, marks=[pytest.mark.triton] if kernel.needs.interpreter else [])
 
 
 def make_cases(kernel: Kernel) -> list[Case]:

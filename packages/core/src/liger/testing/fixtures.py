@@ -7,6 +7,7 @@ import importlib.util
 import os
 import random
 import zlib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,12 +58,27 @@ def generator(seed: int) -> torch.Generator:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked ``gpu`` where there is none."""
-    if find_device() != "cuda":
-        skip = pytest.mark.skip(reason="needs a CUDA device")
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(skip)
+    """Skip what is marked ``gpu`` where there is none, and ``triton`` where it is not installed (macOS, Windows)."""
+    lacking = {
+        "gpu": None if find_device() == "cuda" else "needs a CUDA device",
+        "triton": None if importlib.util.find_spec("triton") else "needs triton, which is not installed",
+    }
+    for item in items:
+        if any(_is_triton(value) for value in getattr(item, "callspec", _NO_PARAMETERS).params.values()):
+            item.add_marker("triton")
+        for name, reason in lacking.items():
+            if reason and item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+_NO_PARAMETERS = SimpleNamespace(params={})
+
+
+def _is_triton(value: object) -> bool:
+    """Whether a test's parameter chooses a Triton kernel: ``"triton"``, ``"rms_norm/triton"``, or a pair with either."""
+    if isinstance(value, tuple):
+        return any(map(_is_triton, value))
+    return isinstance(value, str) and value.rpartition("/")[2] == "triton"
 
 
 def pytest_sessionstart() -> None:

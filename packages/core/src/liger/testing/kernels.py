@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from liger.declare import Kernel, load
 from liger.errors import ContractViolation, KernelUnavailable
 from liger.registry import registry
-from liger.testing.cases import Case, dtypes, find, make_cases, option_values, typical
+from liger.testing.cases import Case, dtypes, find, make_cases, option_values, parameter, typical
 
 if TYPE_CHECKING:
     import torch
@@ -28,11 +28,11 @@ class Check:
         self.run(str(device))
 
 
-def checks(kernel: str | Kernel) -> list[ParameterSet]:
-    """All checks of a kernel, for ``pytest.mark.parametrize("check", checks("silu_mul/triton"))``."""
-    import pytest
-
-    return [pytest.param(c, id=c.name) for c in _checks(find(kernel))]
+def checks(*kernels: str | Kernel) -> list[ParameterSet]:
+    """All checks of these kernels, for ``pytest.mark.parametrize("check", checks("silu_mul/triton"))``."""
+    found = [find(kernel) for kernel in kernels]
+    prefix = "{.id}-" if len(found) > 1 else ""
+    return [parameter(c, prefix.format(kernel) + c.name, kernel) for kernel in found for c in _checks(kernel)]
 
 
 def check_kernel(kernel: str | Kernel, device: str = "cpu") -> None:

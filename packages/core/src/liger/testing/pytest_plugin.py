@@ -1,7 +1,7 @@
 """The pytest plugin of ``liger-core``; active only in packages whose pyproject says ``[tool.liger] test = true``.
 
-There it adds the fixtures of ``liger.testing.fixtures``, the marker ``gpu``, and, on a machine without a GPU, Triton's
-interpreter, which has to be switched on before triton is first imported.
+There it adds the fixtures of ``liger.testing.fixtures``, skips what is marked ``gpu`` or ``triton`` where there is none, and
+on a machine without a GPU starts Triton's interpreter, which has to be on before triton is first imported.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ ACTIVE = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Switch on in packages that ask for it."""
+    """Switch on in packages that ask for it; the markers are known anywhere, for ``checks`` uses them."""
+    config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped elsewhere")
+    config.addinivalue_line("markers", "triton: runs a Triton kernel; skipped where triton is not installed")
     paths = [Path(str(arg).partition("::")[0]) for arg in config.args]
     starts = [config.invocation_params.dir / path for path in paths] or [config.rootpath]
     config.stash[ACTIVE] = any(asks_for_liger(start) for start in starts)
     if not config.stash[ACTIVE]:
         return
-    config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped elsewhere")
     _prepare_interpreter()
     from liger.testing import fixtures
 
