@@ -80,6 +80,26 @@ def _has_hooks() -> bool:
     return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up. Triton's own ``cdiv`` is made for kernels as well, and takes 10 us on the host."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is at least ``n``; 1 for ``n`` < 1. As with ``ceil_div``, Triton's takes 10 us."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def as_rows(x: torch.Tensor) -> torch.Tensor:
+    """(..., H) -> (R, H) with dense rows, copied only if it is not so already; free of charge where it is.
+
+    A gradient may arrive with stride 0 (``y.sum().backward()``).
+    """
+    if x.dim() == 2 and x.is_contiguous():
+        return x
+    return x.reshape(-1, x.shape[-1]).contiguous() if x.numel() else x.reshape(x.shape[:-1].numel(), x.shape[-1])
+
+
 @functools.cache
 def processors(device: torch.device) -> int:
     """Number of multiprocessors, for persistent grids; 132 (an H100 or H200) where nothing can be asked."""

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import launch, private_op
+from liger.launch import ceil_div, launch, next_power_of_2, private_op
 
 SILU, GELU_TANH, GELU = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 ACTIVATION = {"silu": 0, "tanh": 1, "none": 2}
@@ -113,9 +113,9 @@ def _as_rows(x: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def _grid(R: int, H: int) -> tuple[tuple[int], dict[str, int]]:
-    block = min(TILE, triton.next_power_of_2(max(H, 1)))
+    block = min(TILE, next_power_of_2(max(H, 1)))
     rows = TILE // block
-    return (triton.cdiv(R, rows) * triton.cdiv(H, block),), {"BLOCK": block, "ROWS": rows}
+    return (ceil_div(R, rows) * ceil_div(H, block),), {"BLOCK": block, "ROWS": rows}
 
 
 def _forward_fake(gate: torch.Tensor, up: torch.Tensor, act: str) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import launch, private_op
+from liger.launch import ceil_div, launch, next_power_of_2, private_op
 from liger_kernels_loss._loss import Loss, divide, divisor
 from liger_kernels_loss._rows_triton import (
     LN2,
@@ -140,11 +140,11 @@ def _launch_backward(
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)
     dlogits = torch.empty_like(logits)
     R, V = logits.shape
-    block = min(triton.next_power_of_2(V), 8192)  # 16 bytes a load and 4 loads a thread in 16 bit
+    block = min(next_power_of_2(V), 8192)  # 16 bytes a load and 4 loads a thread in 16 bit
     tensors = (dy, logits, target, class_weight, class_total(class_weight, loss), top, total, dlogits)
     scalars = (dy.stride(0) if dy.dim() else 0, *numbers(loss))
     constants = {"V": V, "BLOCK": block, **flags(loss)}
-    launch(_backward, (R, triton.cdiv(V, block)), tensors, scalars, num_warps=min(8, max(1, block // 512)), **constants)
+    launch(_backward, (R, ceil_div(V, block)), tensors, scalars, num_warps=min(8, max(1, block // 512)), **constants)
     return dlogits
 
 

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import launch
+from liger.launch import ceil_div, launch
 from liger_kernels_loss._linear_cross_entropy_chunked import BACKENDS, Backend, linear_cross_entropy_chunked
 from liger_kernels_loss._loss import Loss
 from liger_kernels_loss._rows_triton import launch_losses
@@ -47,7 +47,7 @@ def _step(
 def _launch_scale(x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> None:
     """out = x * factor, multiplied in fp32; torch would round the factor to x's dtype first."""
     block = 4096  # 4 loads of 16 bytes a thread
-    launch(_scale, (triton.cdiv(x.numel(), block),), (factor, x, out), (x.numel(),), num_warps=4, BLOCK=block)
+    launch(_scale, (ceil_div(x.numel(), block),), (factor, x, out), (x.numel(),), num_warps=4, BLOCK=block)
 
 
 BACKENDS["triton"] = Backend(_step, _launch_scale)

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import launch, processors
+from liger.launch import launch, next_power_of_2, processors
 from liger_kernels_loss._loss import Loss
 from liger_kernels_loss._transforms_triton import LOG2E, transform, transform_slope
 
@@ -246,7 +246,7 @@ def launch_losses(
     # One program of 32 warps fills a multiprocessor's registers and 32768 columns a step keep it loading: 1.43x a
     # copy's time at V=128256 on an H200, with half of both 1.55x. Half of both on AMD, where a warp is 64 lanes.
     most = 16 if torch.version.hip else 32
-    block = min(triton.next_power_of_2(V), 1024 * most)
+    block = min(next_power_of_2(V), 1024 * most)
     warps = min(most, max(4, block // 1024))
     # Rows wider than this leave the cache before the second pass unless few are alive at a time (1.2x at V=262144).
     persistent = gradient and V > 196608 and processors(logits.device) < R

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import launch, private_op, processors
+from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors
 
 CAST_MODE = {"llama": 0, "fp32-weight": 1, "gemma": 1, "none": 2}
 ROUND_NORMALISED = tl.constexpr(0)
@@ -215,7 +215,7 @@ def _backward_dw_wide(
 # -- Launches ----------------------------------------------------------------------------------------------------------
 def _tile(H: int) -> tuple[int, int, int]:
     """BLOCK, ROWS and warps: 2048 elements per program for narrow rows, 16 values per thread for wide ones."""
-    block = triton.next_power_of_2(H)
+    block = next_power_of_2(H)
     rows = max(1, 2048 // block)
     return block, rows, min(16, max(4, block * rows // 512))
 
@@ -249,7 +249,7 @@ def _launch_forward(
         )
         return y, rstd
     block, rows, warps = _tile(H)
-    grid = (triton.cdiv(R, rows),)
+    grid = (ceil_div(R, rows),)
     consts: dict[str, Any] = {"H": H, "BLOCK": block, "ROWS": rows, "CAST": CAST_MODE[cast]}
     launch(_forward, grid, (x, weight, y, rstd), (R, eps, offset), num_warps=warps, **consts)
     return y, rstd
@@ -286,7 +286,7 @@ def _launch_backward(
     mode = CAST_MODE[cast]
     if H <= WIDE:
         block, rows, warps = _tile(H)
-        programs = min(triton.cdiv(R, rows), 4 * processors(x.device))  # 4 per multiprocessor hide the loads
+        programs = min(ceil_div(R, rows), 4 * processors(x.device))  # 4 per multiprocessor hide the loads
         parts = x.new_empty((programs, H), dtype=torch.float32) if need_dw else None
         consts: dict[str, Any] = {"H": H, "BLOCK": block, "ROWS": rows, "CAST": mode}
         launch(_backward, (programs,), (dy, x, weight, rstd, dx, parts), (R, offset), num_warps=warps, **consts)
@@ -294,11 +294,11 @@ def _launch_backward(
         if dx is not None:
             tensors = (dy, x, weight, rstd, dx)
             launch(_backward_dx_wide, (R,), tensors, (offset,), num_warps=16, H=H, BLOCK=WIDE)
-        splits = min(triton.cdiv(R, 8), 16)
+        splits = min(ceil_div(R, 8), 16)
         parts = x.new_empty((splits, H), dtype=torch.float32) if need_dw else None
         if parts is not None:
             consts = {"H": H, "COLS": 256, "ROWS": 8, "CAST": mode}
-            launch(_backward_dw_wide, (triton.cdiv(H, 256), splits), (dy, x, rstd, parts), (R,), num_warps=4, **consts)
+            launch(_backward_dw_wide, (ceil_div(H, 256), splits), (dy, x, rstd, parts), (R,), num_warps=4, **consts)
     dw = parts.sum(0).to(weight.dtype) if parts is not None and weight is not None else x.new_empty(0)
     return x.new_empty(0) if dx is None else dx, dw
 
@@ -309,21 +309,22 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, eps, cast, offset):
-        flat = x.reshape(-1, x.shape[-1]).contiguous()
+        flat = as_rows(x)
         weight = weight if weight is None else weight.contiguous()
         y, rstd = _launch_forward(flat, weight, eps, cast, offset)
         ctx.save_for_backward(flat, weight, rstd)
         ctx.cast, ctx.offset, ctx.shape = cast, offset, x.shape
-        return y.view(x.shape)
+        return y if x.dim() == 2 else y.view(x.shape)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dy):
         x, weight, rstd = ctx.saved_tensors
-        dy = dy.reshape(x.shape).contiguous()  # may arrive with stride 0, from sum().backward()
         need_dx, need_dw = ctx.needs_input_grad[:2]
-        dx, dw = _launch_backward(dy, x, weight, rstd, ctx.cast, ctx.offset, need_dx, need_dw)
-        return dx.view(ctx.shape) if need_dx else None, dw if need_dw else None, None, None, None
+        dx, dw = _launch_backward(as_rows(dy), x, weight, rstd, ctx.cast, ctx.offset, need_dx, need_dw)
+        if need_dx and len(ctx.shape) != 2:
+            dx = dx.view(ctx.shape)
+        return dx if need_dx else None, dw if need_dw else None, None, None, None
 
 
 def rms_norm_triton(

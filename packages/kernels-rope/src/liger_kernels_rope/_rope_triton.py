@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import launch, private_op
+from liger.launch import ceil_div, launch, next_power_of_2, private_op
 from liger_kernels_rope.rope import rotate_half
 
 TILE = 1024  # elements of one half that a program holds: 4 warps x 32 lanes x 8 elements, one 16-byte load in bf16
@@ -157,10 +157,10 @@ def _launch(
     while any(s % unit for s in strides):
         unit //= 2
     counts = [0 if x is None else x.shape[heads] for x, _ in pairs]
-    block = triton.next_power_of_2(half)
-    per_program = max(1, min(TILE // block, triton.next_power_of_2(max(*counts, 1))))
-    grid = (B * T, sum(triton.cdiv(n, per_program) for n in counts))
-    rest = triton.next_power_of_2(D - 2 * half) if 2 * half < D else 0
+    block = next_power_of_2(half)
+    per_program = max(1, min(TILE // block, next_power_of_2(max(*counts, 1))))
+    grid = (B * T, sum(ceil_div(n, per_program) for n in counts))
+    rest = next_power_of_2(D - 2 * half) if 2 * half < D else 0
     consts: dict[str, Any] = {
         "NQ": counts[0], "NK": counts[1], "D": D, "HALF": half, "UNIT": unit,
         "BLOCK": block, "REST": rest, "HEADS": per_program, "BACKWARD": backward,
