@@ -151,6 +151,15 @@ def convergence(session: nox.Session) -> None:
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])
+def compile_gate(session: nox.Session) -> None:
+    """Compile every launch of every Triton kernel at real sizes for GPUs that are not here; no GPU needed."""
+    if sys.platform != "linux":
+        session.skip("compile_gate needs triton, which exists on Linux alone")
+    install_everything(session)
+    session.run("python", "tools/compile_gate.py", *session.posargs, env={**ENV, "TRITON_INTERPRET": None})
+
+
+@nox.session(tags=["ci", "full"], requires=["wheels"])
 def third_party(session: nox.Session) -> None:
     """Packages of others, and what `new` makes: built as wheels, installed, found and used."""
     install_everything(session, "hatchling", "build")

@@ -51,7 +51,8 @@ class Op:
         inputs: ``f(device, dtype, *, generator, **sizes) -> (tensors, options)`` used by ``liger.testing`` to make
             cases. Gradients are checked of the tensors that require one, or of all floating ones if none does.
         sizes: named dimensions with the values cases are made from. The first counts rows: it is also tried at 1 and 0.
-        production: sizes as real models have them, for the compile gate and for benchmarks.
+        production: sizes as real models have them, for the compile gate.
+        bench: sizes that benchmarks time, in bf16; ``production`` if empty.
         variants: further kinds of input, each tested once per dtype by ``inputs(..., variant=name)``.
         reduction: terms summed into one output element, as a name in ``sizes``; loosens the contract by its root.
         module: the ``torch.nn.Module`` offered as ``liger.nn.<class name>``, if any.
@@ -64,6 +65,7 @@ class Op:
     inputs: str | None = None
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: EMPTY)
     production: tuple[Mapping[str, int], ...] = ()
+    bench: tuple[Mapping[str, int], ...] = ()
     variants: tuple[str, ...] = ()
     reduction: str | None = None
     module: str | None = None
@@ -146,8 +148,9 @@ class Kernel:
         rank: among the kernels able to serve a call the highest rank wins; equal ranks are an error.
             0 is the reference, 10 a tuned kernel. A faster one from elsewhere takes a higher number.
         needs: what it can serve.
-        bytes: ``f(tensors, options) -> int``, the bytes it must move, for benchmarks.
-        flops: the same for floating-point operations.
+        bytes: ``f(tensors, options) -> {"forward": n, "backward": m}``, the bytes it must move in each direction that
+            benchmarks time. "both" is a forward and a backward, for gradients that are made in the forward.
+        flops: the same for floating-point operations, where products are the limit and not the memory.
     """
 
     op: str

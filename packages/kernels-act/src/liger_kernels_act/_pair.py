@@ -41,7 +41,8 @@ def pair_inputs(
     return (gate.to(device, dtype), up.to(device, torch.float32 if variant == "fp32 up" else dtype)), {}
 
 
-def pair_bytes(tensors: Sequence[torch.Tensor], options: Mapping[str, Any]) -> int:
-    """Forward: read gate and up, write y."""
+def pair_bytes(tensors: Sequence[torch.Tensor], options: Mapping[str, Any]) -> dict[str, int]:
+    """Read gate and up, write y; read both and dy, write both gradients."""
     gate, up = tensors
-    return gate.nbytes + up.nbytes + max(gate.nbytes, up.nbytes)
+    pair, y = gate.nbytes + up.nbytes, max(gate.nbytes, up.nbytes)
+    return {"forward": pair + y, "backward": 2 * pair + y}

@@ -7,6 +7,7 @@ from liger import Kernel, Needs, Op, Option
 
 SIZES = {"R": (1, 3, 7), "H": (1, 96, 511, 1025, 4097)}
 PRODUCTION = tuple({"R": 16384, "H": h} for h in (14336, 1536, 9216))
+BENCH = ({"R": 16384, "H": 14336},)
 VARIANTS = ("packed", "fp32 up", "three dimensions")
 NEEDS = Needs(devices=("cuda", "xpu"), dtypes=("float32", "float16", "bfloat16"), interpreter=True)
 
@@ -17,6 +18,7 @@ SILU_MUL = Op(
     inputs="liger_kernels_act._pair:pair_inputs",
     sizes=SIZES,
     production=PRODUCTION,
+    bench=BENCH,
     variants=VARIANTS,
     module="liger_kernels_act.modules:SiLUMul",
 )
@@ -29,6 +31,7 @@ GELU_MUL = Op(
     inputs="liger_kernels_act._pair:pair_inputs",
     sizes=SIZES,
     production=PRODUCTION,
+    bench=BENCH,
     variants=VARIANTS,
     module="liger_kernels_act.modules:GELUMul",
 )

@@ -145,8 +145,8 @@ def labels(rows: int, classes: int, generator: torch.Generator, variant: str) ->
     return target
 
 
-def cross_entropy_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> int:
-    """Forward and backward: read the logits twice, write their gradient."""
+def cross_entropy_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:
+    """Read the logits; read them again, write their gradient."""
     logits = tensors[0]
     assert logits is not None
-    return 3 * logits.nbytes
+    return {"forward": logits.nbytes, "backward": 2 * logits.nbytes, "both": 3 * logits.nbytes}

@@ -211,18 +211,18 @@ def linear_cross_entropy_inputs(
     return (*leaves, target.to(device), bias, class_weight), {}
 
 
-def linear_cross_entropy_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> int:
-    """Forward and backward: hidden and weight read, their gradients written; logits written, read twice, rewritten."""
+def linear_cross_entropy_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:
+    """Hidden and weight read, their gradients written; logits written, read twice, rewritten."""
     hidden, weight = tensors[0], tensors[1]
     assert hidden is not None
     assert weight is not None
     rows = hidden.numel() // hidden.shape[-1]
-    return 2 * hidden.nbytes + 2 * weight.nbytes + 4 * rows * weight.shape[0] * hidden.element_size()
+    return {"both": 2 * hidden.nbytes + 2 * weight.nbytes + 4 * rows * weight.shape[0] * hidden.element_size()}
 
 
-def linear_cross_entropy_flops(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> int:
-    """Forward and backward: three products of 2 N V H."""
+def linear_cross_entropy_flops(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:
+    """Three products of 2 N V H."""
     hidden, weight = tensors[0], tensors[1]
     assert hidden is not None
     assert weight is not None
-    return 6 * hidden.numel() * weight.shape[0]
+    return {"both": 6 * hidden.numel() * weight.shape[0]}

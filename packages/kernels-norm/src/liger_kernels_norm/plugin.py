@@ -17,6 +17,7 @@ RMS_NORM = Op(
     inputs="liger_kernels_norm.rms_norm:rms_norm_inputs",
     sizes={"R": (1, 3, 7), "H": (1, 96, 511, 1000, 4097)},
     production=tuple({"R": 16384, "H": h} for h in (4096, 128, 576, 5376, 8192, 16384, 65536)),
+    bench=(*({"R": 16384, "H": h} for h in (1024, 4096, 5120, 8192, 16384)), {"R": 524288, "H": 128}),
     variants=("fp32 weight", "weightless", "three dimensions"),
     reduction="H",
     module="liger_kernels_norm.modules:RMSNorm",

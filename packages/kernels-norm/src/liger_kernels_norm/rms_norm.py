@@ -121,8 +121,9 @@ def rms_norm_inputs(
     return (x.to(device, dtype), weight.to(device, torch.float32 if variant == "fp32 weight" else dtype)), {}
 
 
-def rms_norm_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> int:
-    """Forward: read x and weight, write y."""
+def rms_norm_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:
+    """Read x and weight, write y; read x, weight and dy, write dx and dweight."""
     x, weight = tensors
     assert x is not None
-    return 2 * x.nbytes + (0 if weight is None else weight.nbytes)
+    w = 0 if weight is None else weight.nbytes
+    return {"forward": 2 * x.nbytes + w, "backward": 3 * x.nbytes + 2 * w}

@@ -17,6 +17,7 @@ ROPE = Op(
         {"T": 2048, "B": 8, "NQ": 9, "NK": 3, "D": 64},
         {"T": 8192, "B": 2, "NQ": 8, "NK": 1, "D": 256},
     ),
+    bench=({"T": 2048, "B": 8, "NQ": 32, "NK": 8, "D": 128},),
     variants=("per row", "partial", "fp32 cos", "heads last", "packed"),
 )
 

@@ -138,7 +138,8 @@ def rope_inputs(
     return (q.detach().requires_grad_(), k.detach().requires_grad_(), cos, sin), options
 
 
-def rope_bytes(tensors: Sequence[torch.Tensor], options: Mapping[str, Any]) -> int:
-    """Forward: read and write q and k, read cos and sin."""
+def rope_bytes(tensors: Sequence[torch.Tensor], options: Mapping[str, Any]) -> dict[str, int]:
+    """Either way: read and write q and k, or their gradients, read cos and sin."""
     q, k, cos, sin = tensors
-    return 2 * (q.nbytes + k.nbytes) + cos.nbytes + sin.nbytes
+    moved = 2 * (q.nbytes + k.nbytes) + cos.nbytes + sin.nbytes
+    return {"forward": moved, "backward": moved}

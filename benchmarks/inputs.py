@@ -1,0 +1,99 @@
+"""Inputs of a benchmark, made on the device from an op's declarations."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from liger.declare import Op, load
+
+COLD = 256 << 20  # bytes; calls go round through copies of the inputs, so that no cache holds them from the last time
+COPIES = 8
+
+Tensors = list[torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Arguments of an op: tensors, of which those to differentiate require a gradient, and options."""
+
+    tensors: Tensors
+    options: dict[str, Any]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all tensors together."""
+        return sum(t.nbytes for t in self.tensors if t is not None)
+
+    def copy(self) -> Inputs:
+        """Equal tensors in the same layout in other memory."""
+        return Inputs([None if t is None else t.detach().clone() for t in self.tensors], self.options).like(self)
+
+    def leaves(self) -> Inputs:
+        """New leaves that share the memory."""
+        return Inputs([None if t is None else t.detach() for t in self.tensors], self.options).like(self)
+
+    def like(self, other: Inputs) -> Inputs:
+        """These tensors, with gradients required as in ``other``."""
+        for mine, theirs in zip(self.tensors, other.tensors, strict=True):
+            if mine is not None and theirs is not None:
+                mine.requires_grad_(theirs.requires_grad)
+        return self
+
+    def wanted(self) -> list[torch.Tensor]:
+        """The tensors to differentiate."""
+        return [t for t in self.tensors if t is not None and t.requires_grad]
+
+
+def make(op: Op, sizes: Mapping[str, int], device: str) -> Inputs:
+    """bf16 inputs of ``op``; random numbers come from the device, which takes seconds less than the CPU."""
+    assert op.inputs is not None, f"op {op.name} declares no inputs"
+    generator = torch.Generator(device).manual_seed(zlib.crc32(repr((op.name, dict(sizes))).encode()))
+    with torch.device(device):
+        made, options = load(op.inputs)(device, torch.bfloat16, generator=generator, **sizes)
+    tensors = [None if t is None else t.detach() for t in made]
+    chosen = [t is not None and t.requires_grad for t in made]
+    if not any(chosen):
+        chosen = [t is not None and t.is_floating_point() for t in tensors]
+    for t, wanted in zip(tensors, chosen, strict=True):
+        if t is not None:
+            t.requires_grad_(wanted)
+    if op.name == "rope":  # peers take the halves of cos and sin to be equal, as in models they are
+        for t in tensors[2:]:
+            half = t.shape[-1] // 2  # type: ignore[union-attr]
+            t[..., half:] = t[..., :half]  # type: ignore[index]
+    return Inputs(tensors, dict(options))
+
+
+def ring(inputs: Inputs, own: bool) -> list[Inputs]:
+    """The inputs in enough copies for cold caches; ``own`` leaves the given tensors alone, for who overwrites them."""
+    count = max(1, min(COPIES, -(-COLD // max(1, inputs.bytes))))
+    first = inputs.copy() if own else inputs.leaves()
+    return [first, *(inputs.copy() for _ in range(count - 1))]
+
+
+def seeds(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Output gradients: 1 for a loss, otherwise random, the same for the same shapes."""
+    out = []
+    for o in outputs:
+        generator = torch.Generator(o.device).manual_seed(1234)
+        random = torch.empty_like(o).normal_(generator=generator)
+        out.append(random if o.dim() else torch.ones_like(o))
+    return out
+
+
+def forward(fn: Callable[..., Any], inputs: Inputs) -> list[torch.Tensor]:
+    """The outputs as a list."""
+    made = fn(*inputs.tensors, **inputs.options)
+    return [made] if isinstance(made, torch.Tensor) else [o for o in made if o is not None]
+
+
+def backward(
+    outputs: Sequence[torch.Tensor], inputs: Inputs, gradients: Sequence[torch.Tensor], keep: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of the inputs; ``keep`` for another backward through the same graph."""
+    return torch.autograd.grad(outputs, inputs.wanted(), gradients, retain_graph=keep)

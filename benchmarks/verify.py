@@ -1,0 +1,47 @@
+"""What is wrong is not timed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from inputs import Inputs, backward, forward, make, seeds
+from liger.declare import Kernel, Op, load
+from liger.errors import ContractViolation
+from liger.testing.contract import assert_contract
+from liger.testing.memory import no_writes, poisoned
+
+ROWS = 64  # at the contract; a row more adds nothing but time
+ELEMENTS = 2**27  # of inputs; beyond, the contract's float64 copies take too long, and the tests hold it in small
+WRONG = 0.02  # relative error against eager at full size, where bf16 itself gives 0.004
+
+
+def contract(kernel: Kernel, op: Op, sizes: Mapping[str, int], device: str) -> None:
+    """Hold our kernel to the contract on a few rows of full width, with poisoned allocations and watched inputs."""
+    rows = next(iter(sizes))
+    inputs = make(op, {**sizes, rows: min(sizes[rows], ROWS)}, device)
+    if sum(t.numel() for t in inputs.tensors if t is not None) > ELEMENTS:
+        return
+    fn = functools.partial(load(op.public), kernel=kernel.name)
+    reduction = sizes.get(op.reduction) if op.reduction else None
+    with no_writes(*inputs.tensors), poisoned():
+        assert_contract(fn, load(op.reference), inputs.tensors, inputs.options, reduction=reduction)
+
+
+def results(fn: Callable[..., Any], inputs: Inputs) -> list[torch.Tensor]:
+    """Outputs and gradients. The outputs are copied, as a backward may write into what a peer saved."""
+    outputs = forward(fn, inputs)
+    kept = [o.detach().clone() for o in outputs]
+    return [*kept, *backward(outputs, inputs, seeds(outputs))]
+
+
+def compare(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    """Compare in full size with eager, by the relative norm of the difference; raise ContractViolation."""
+    for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+        a, b = a.float(), b.float()  # noqa: PLW2901
+        error = float((a - b).norm() / b.norm().clamp_min(1e-30))
+        if not error < WRONG:
+            raise ContractViolation(f"result {i} differs from eager by {error:.2g}")

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Test and benchmark a checkout on a machine with a GPU, torch, triton and transformers, without network or installation.
+#
+#   tools/gpu.sh OUT [WHEELS]     WHEELS: a folder of wheels of what the machine lacks (pytest, hypothesis, pluggy, ...)
+#
+# OUT gets tests.log, bench.log, bench.json (benchmarks/run.py) and gpu.json (commit, versions, device, counts), and the
+# exit status is 1 if a test failed, ran out of time, or a benchmarked kernel was wrong. All of it takes at most
+# LIGER_TEST_SECONDS (300) + LIGER_BENCH_SECONDS (170) and half a minute. LIGER_SHA names the commit where git cannot.
+set -u
+[ $# -ge 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+wheels=${2:+$(cd "$2" && pwd)}
+cd "$(dirname "$0")/.."
+test_seconds=${LIGER_TEST_SECONDS:-300} bench_seconds=${LIGER_BENCH_SECONDS:-170}
+work=$(mktemp -d)
+python=${PYTHON:-python3}
+
+finish() { # also when something goes wrong on the way
+    for log in "$work"/*.log; do
+        [ ! -f "$log" ] || { echo "=== $(basename "$log" .log)" && cat "$log" && echo; }
+    done >"$out/tests.log"
+    rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 143' TERM INT
+
+if [ -n "$wheels" ]; then
+    "$python" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --disable-pip-version-check \
+        --root-user-action=ignore --target "$work/site" "$wheels"/*.whl || exit 2
+fi
+ours=$("$python" tools/gpu_metadata.py "$work/meta") || exit 2
+export PYTHONPATH="$work/site:$ours${PYTHONPATH:+:$PYTHONPATH}"
+export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} PYTHONUNBUFFERED=1 TRITON_DEFAULT_FP_FUSION=1
+export LIGER_SHA=${LIGER_SHA:-$(git rev-parse HEAD 2>/dev/null)}
+unset TRITON_INTERPRET
+
+suite() { # NAME, then arguments of pytest
+    local name=$1
+    shift
+    timeout -k 5 "$test_seconds" "$python" -m pytest -q -p no:cacheprovider --durations=5 --junitxml="$work/$name.xml" "$@" \
+        >"$work/$name.log" 2>&1
+    echo $? >"$work/$name.rc"
+}
+
+for folder in packages/kernels-*/tests; do
+    name=$(basename "$(dirname "$folder")")
+    suite "$name" "$folder" &
+done
+for folder in packages/models/*/tests; do # apart, as compilation takes longest
+    name=models-$(basename "$(dirname "$folder")")
+    suite "$name" "$folder" -k "not compile" &
+    suite "$name-compile" "$folder" -k compile &
+done
+suite convergence-fp32 tests/test_convergence.py -k fp32 &
+suite convergence tests/test_convergence.py -k "not fp32" &
+if "$python" -c "import accelerate, peft" 2>/dev/null; then
+    suite wrappers tests/test_wrappers.py -k "not fsdp and not ddp" &
+else
+    echo "left out: accelerate or peft cannot be imported" >"$work/wrappers.log"
+fi
+wait
+
+timeout -k 5 $((bench_seconds + 20)) "$python" benchmarks/run.py --seconds "$bench_seconds" --out "$out/bench.json" \
+    >"$out/bench.log" 2>&1
+echo $? >"$work/bench.rc"
+"$python" tools/gpu_report.py "$work" "$out"

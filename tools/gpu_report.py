@@ -1,0 +1,97 @@
+"""Sum up a run of tools/gpu.sh: python tools/gpu_report.py WORK OUT writes OUT/gpu.json and prints a table."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+NAMES = ("torch", "triton", "transformers", "accelerate", "peft", "pytest", "liger-core", "liger-kernel")
+TIMED_OUT = (124, 137)
+STATUS: dict[int | None, str] = {  # of pytest; 5: -k leaves no test
+    None: "left out",
+    0: "passed",
+    5: "left out",
+    **dict.fromkeys(TIMED_OUT, "timed out"),
+}
+
+
+def counts(xml: Path) -> dict[str, Any]:
+    """Numbers of tests in a JUnit file, and what failed."""
+    out: dict[str, Any] = {"passed": 0, "failed": 0, "skipped": 0, "seconds": 0.0, "failures": []}
+    if not xml.is_file():
+        return out
+    root = ElementTree.parse(xml).getroot()
+    for suite in root.iter("testsuite"):
+        number = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
+        failed = number["failures"] + number["errors"]
+        out["failed"] += failed
+        out["skipped"] += number["skipped"]
+        out["passed"] += number["tests"] - failed - number["skipped"]
+        out["seconds"] += float(suite.get("time", 0))
+    for case in root.iter("testcase"):
+        bad = case.find("failure") if case.find("failure") is not None else case.find("error")
+        if bad is not None:
+            out["failures"].append({"test": f"{case.get('name')}", "message": bad.get("message", "")[:300]})
+    return out
+
+
+def unfinished(log: Path) -> dict[str, int]:
+    """Roughly how far a suite came that ran out of time: pytest -q prints one character per test."""
+    text = "".join(re.findall(r"^([.FEsxX]+)(?: *\[ *\d+%\])?$", log.read_text(errors="replace"), re.MULTILINE))
+    return {"passed": text.count("."), "failed": text.count("F") + text.count("E"), "skipped": text.count("s")}
+
+
+def suites(work: Path) -> dict[str, dict[str, Any]]:
+    """Each suite's counts and status: passed, failed, timed out, or left out."""
+    out = {}
+    for log in sorted(work.glob("*.log")):
+        status = log.with_suffix(".rc")
+        found = counts(log.with_suffix(".xml"))
+        code = int(status.read_text()) if status.is_file() else None
+        if code in TIMED_OUT:
+            found |= unfinished(log)
+        out[log.stem] = {"status": STATUS.get(code, f"failed ({code})"), **found}
+    return out
+
+
+def machine() -> dict[str, Any]:
+    """Device and versions."""
+    import torch
+
+    versions = {"python": platform.python_version(), "cuda": torch.version.cuda}
+    for name in NAMES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {"sha": os.environ.get("LIGER_SHA") or "unknown", "device": device, "versions": versions}
+
+
+def main(work: Path, out: Path) -> int:
+    """Write gpu.json, print a table, return the exit status."""
+    found = suites(work)
+    bench = int((work / "bench.rc").read_text())
+    report = {**machine(), "suites": found, "bench_status": bench}
+    (out / "gpu.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(f"{report['device']}, commit {report['sha'][:12]}, {report['versions']}")
+    log = (out / "bench.log").read_text(encoding="utf-8", errors="replace")
+    print(log[log.find("op  ") :].rstrip() if "ours ms" in log else log[-3000:])
+    print(f"\n{'suite':24}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}  status")
+    for name, s in found.items():
+        print(f"{name:24}{s['passed']:8}{s['failed']:8}{s['skipped']:8}{s['seconds']:9.0f}  {s['status']}")
+        for failure in s["failures"][:4]:
+            print(f"    {failure['test'][:80]}: {failure['message'].partition(chr(10))[0][:120]}")
+    print(f"{'bench':57}  {'passed' if bench == 0 else f'failed ({bench})'}")
+    return int(bench != 0 or any(s["status"] not in ("passed", "left out") for s in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
