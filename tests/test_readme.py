@@ -1,4 +1,4 @@
-"""Every block of README.md is run: Python in one namespace, its output compared with the page; commands checked or run."""
+"""Every block of README.md is run: Python in one namespace, its output compared; commands checked or executed."""
 
 import ast
 import contextlib
@@ -9,10 +9,13 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pluggy
 import pytest
 from typer.testing import CliRunner
 
+from liger import hookspecs
 from liger.scaffold import app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,7 +24,15 @@ from repo import name_of, packages  # noqa: E402  (tools/ is no package)
 
 PACKAGES = packages()
 NOXFILE = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"(?m)^```(\w*)\n([\s\S]*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"))
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+
+
+def blocks(file):
+    """The fenced blocks of a page: (language, text)."""
+    return re.findall(r"(?m)^```(\w*)\n([\s\S]*?)^```$", file.read_text(encoding="utf-8"))
+
+
+BLOCKS = blocks(ROOT / "README.md")
 
 
 def split(line):
@@ -49,6 +60,20 @@ def test_python_prints_what_the_page_shows():
             printed = out.getvalue()
         elif kind == "text":
             assert printed == text
+
+
+@pytest.mark.parametrize("file", DOCS, ids=lambda file: file.name)
+def test_python_of_the_docs(file):
+    for kind, text in blocks(file):
+        if kind == "python":
+            names = {}
+            exec(compile(text, file.name, "exec"), names)
+            plugins = pluggy.PluginManager("liger")
+            plugins.add_hookspecs(hookspecs)
+            plugins.register(SimpleNamespace(**names))
+            plugins.check_pending()
+            for hook in [name for name in names if name.startswith("liger_register_") and "commands" not in name]:
+                assert getattr(plugins.hook, hook)()
 
 
 @pytest.mark.parametrize("words", SHELL, ids=" ".join)
