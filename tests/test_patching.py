@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -183,6 +184,20 @@ def test_one_info_line_on_rank_0_and_silence_otherwise(pair, caplog, monkeypatch
     monkeypatch.setenv("RANK", "1")
     liger.autopatch(model)
     assert not [r for r in caplog.records if r.name == "liger"]
+
+
+def test_a_known_model_inside_an_unknown_one_is_left_alone(pair):
+    class Container(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.config, self.language_model = SimpleNamespace(model_type="acme_vision"), inner
+
+    container = Container(pair.plain())
+    before = snapshot(container.language_model)
+    (row,) = liger.autopatch(container).rows
+    assert row.status == "skipped" and "'acme_vision'" in row.reason
+    expect_unchanged(before, snapshot(container.language_model), "autopatch of an unknown container")
+    assert liger.autopatch(container.language_model).applied  # by hand it is
 
 
 def test_unknown_model_type_is_returned_untouched(device):

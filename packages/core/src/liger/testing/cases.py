@@ -120,11 +120,11 @@ def cases(kernel: str | Kernel) -> list[ParameterSet]:
     return [parameter(case, case.id, find(kernel)) for case in make_cases(find(kernel))]
 
 
-def parameter(value: object, id: str, kernel: Kernel) -> ParameterSet:
+def parameter(value: object, name: str, kernel: Kernel) -> ParameterSet:
     """A parameter of a test that runs ``kernel``: marked ``triton`` if it is a Triton kernel."""
     import pytest
 
-    return pytest.param(value, id=id, marks=[pytest.mark.triton] if kernel.needs.interpreter else [])
+    return pytest.param(value, id=name, marks=[pytest.mark.triton] if kernel.needs.interpreter else [])
 
 
 def make_cases(kernel: Kernel) -> list[Case]:

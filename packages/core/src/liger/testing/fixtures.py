@@ -75,7 +75,7 @@ _NO_PARAMETERS = SimpleNamespace(params={})
 
 
 def _is_triton(value: object) -> bool:
-    """Whether a test's parameter chooses a Triton kernel: ``"triton"``, ``"rms_norm/triton"``, or a pair with either."""
+    """Whether a test's parameter chooses a Triton kernel: ``"triton"``, ``"rms_norm/triton"``, a tuple with either."""
     if isinstance(value, tuple):
         return any(map(_is_triton, value))
     return isinstance(value, str) and value.rpartition("/")[2] == "triton"

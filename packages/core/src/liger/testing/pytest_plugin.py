@@ -1,7 +1,7 @@
 """The pytest plugin of ``liger-core``; active only in packages whose pyproject says ``[tool.liger] test = true``.
 
-There it adds the fixtures of ``liger.testing.fixtures``, skips what is marked ``gpu`` or ``triton`` where there is none, and
-on a machine without a GPU starts Triton's interpreter, which has to be on before triton is first imported.
+There it adds the fixtures of ``liger.testing.fixtures``, skips what is marked ``gpu`` or ``triton`` where there is
+none, and without a GPU starts Triton's interpreter, which has to be on before triton is first imported.
 """
 
 from __future__ import annotations
