@@ -81,8 +81,10 @@ class Run:
 @functools.cache
 def about(device: str) -> dict[str, Any]:
     """What is the same in each row: commit, versions, device."""
+    sha = os.environ.get("LIGER_SHA", "")
     git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    sha = os.environ.get("LIGER_SHA") or subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    with contextlib.suppress(OSError):  # no git here
+        sha = sha or subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     versions = {"python": platform.python_version(), "cuda": torch.version.cuda}
     for name in ("torch", "triton", "liger-core", "liger-kernel"):
         with contextlib.suppress(metadata.PackageNotFoundError):
