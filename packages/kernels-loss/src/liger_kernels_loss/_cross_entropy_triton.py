@@ -143,7 +143,7 @@ def _launch_backward(
     block = min(next_power_of_2(V), 8192)  # 16 bytes a load and 4 loads a thread in 16 bit
     tensors = (dy, logits, target, class_weight, class_total(class_weight, loss), top, total, dlogits)
     scalars = (dy.stride(0) if dy.dim() else 0, *numbers(loss))
-    constants = {"V": V, "BLOCK": block, **flags(loss)}
+    constants: dict[str, Any] = {"V": V, "BLOCK": block, **flags(loss)}
     launch(_backward, (R, ceil_div(V, block)), tensors, scalars, num_warps=min(8, max(1, block // 512)), **constants)
     return dlogits
 
