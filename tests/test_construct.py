@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, LlamaForSequenceClassification
+from transformers.models.llama import modeling_llama
 
 import liger
 from liger.errors import AlreadyPatched, PatchRefused, UnpatchConflict
@@ -140,7 +141,8 @@ def test_unknown_targets():
     assert "'gpt2'" in liger.autopatch("gpt2").rows[0].reason
     with pytest.raises(PatchRefused, match="'gpt2'"):
         liger.autopatch("gpt2", strict=True)
-    assert "torch.nn" in liger.autopatch(torch.nn.Linear).rows[0].reason
+    assert "not a model class" in liger.autopatch(torch.nn.Linear).rows[0].reason
+    assert "not a model class" in liger.autopatch(modeling_llama.LlamaRMSNorm).rows[0].reason
     with pytest.raises(TypeError, match="expected a model, a config, a model_type or a model class, got int"):
         liger.autopatch(3)
 
@@ -154,5 +156,9 @@ def test_auto_model(pair, tmp_path, caplog):
     assert "rope" not in caplog.text and "rms_norm x5" in caplog.text
     made = AutoLigerModelForCausalLM.from_config(plain.config)
     assert liger.supports(made, "fused_loss") and isinstance(made, LlamaForCausalLM)
+    made, info = AutoLigerModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert liger.is_patched(made) and not info["missing_keys"]
+    with pytest.raises(TypeError, match="liger= takes a mapping"):
+        AutoLigerModelForCausalLM.from_config(plain.config, liger=True)
     with pytest.raises(ValueError, match="only='nonsense'"):
         AutoLigerModelForCausalLM.from_config(plain.config, liger={"only": "nonsense"})

@@ -20,8 +20,10 @@ from liger.errors import (
     WrongOrder,
 )
 from liger.registry import registry
+from liger.swap import forward
 from liger.testing import count_ops
 from liger.testing.models import Pair, expect_equal_step, expect_unchanged, find, snapshot, step
+from liger_hf import rope
 
 
 @pytest.fixture
@@ -431,13 +433,36 @@ def test_error_inside_the_forward_leaves_no_pending_call(pair):
     expect_equal_step(plain, patched, **pair.batch())
 
 
+@forward
+def slightly_off(op, module, x, /, *, cast, eps, offset):
+    return op(x, module.weight, eps=getattr(module, eps), cast=cast, offset=offset + 0.01)
+
+
+def test_verify_fires_no_hook_and_draws_no_random_number(pair):
+    model = pair.plain(attention_dropout=0.5)
+    fired = []
+    for name, module in model.named_modules():
+        if not name.endswith("act_fn"):  # hooks there are a reason to leave the MLP alone
+            module.register_forward_hook(lambda *a: fired.append(a))
+    state = torch.get_rng_state()
+    rope._reached.clear()
+    report = liger.plan(model, verify=True, skip="linear_cross_entropy")
+    assert len(report.applied) == 9 and not fired and torch.equal(torch.get_rng_state(), state)
+
+
+def test_verify_of_an_fp64_model(pair):
+    plain, model = pair.plain(torch.float64), pair.plain(torch.float64)
+    assert not liger.autopatch(model, verify=True).skipped
+    expect_equal_step(plain, model, **pair.batch())
+
+
 def test_verify_names_kernel_and_device_and_refuses_what_is_off(pair, monkeypatch):
     report = liger.autopatch(pair.plain(), verify=True)
     assert not report.skipped
     assert all(r.reason.startswith("verified with ") and f"on {pair.device}" in r.reason for r in report.rows)
     patch = registry().models["llama"]
     norm = patch.fits["LlamaRMSNorm"]
-    wrong = dataclasses.replace(norm, options={**norm.options, "offset": 0.01})
+    wrong = dataclasses.replace(norm, adapter=f"{__name__}:slightly_off", match=None)
     monkeypatch.setitem(
         registry().models, "llama", dataclasses.replace(patch, fits={**patch.fits, "LlamaRMSNorm": wrong})
     )
@@ -459,3 +484,130 @@ def test_doctor_reports_a_global_replaced_after_patching(pair, monkeypatch):
     liger.autopatch(pair.plain())
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", lambda *a, **k: None)
     assert any("modeling_llama.eager_attention_forward was replaced" in p for p in diagnose().problems)
+
+
+# -- Other tools, and things done to a model after patching ------------------------------------------------------------
+def test_classes_changed_by_another_tool_are_skipped_and_named(pair, monkeypatch):
+    def faster(self, hidden_states):
+        return hidden_states
+
+    monkeypatch.setattr(modeling_llama.LlamaRMSNorm, "forward", faster)
+    monkeypatch.setattr(modeling_llama.LlamaForCausalLM, "forward", Forgetful.forward)
+    report = liger.autopatch(pair.plain())
+    reasons = {r.cls: r.reason for r in report.skipped}
+    assert f"{__name__}.{faster.__qualname__}" in reasons["LlamaRMSNorm"]
+    assert f"{__name__}.Forgetful.forward" in reasons["LlamaForCausalLM"]
+    assert applied(report) == {"silu_mul": 2, "rope": 2}
+
+
+def test_class_replaced_in_its_module_is_named(pair, monkeypatch):
+    class Norm(torch.nn.Module):
+        def __init__(self, size, eps):
+            super().__init__()
+            self.inner = torch.nn.RMSNorm(size, eps)
+
+        def forward(self, x):
+            return self.inner(x)
+
+    monkeypatch.setattr(modeling_llama, "LlamaRMSNorm", Norm)
+    rows = {r.cls: r for r in liger.autopatch(pair.plain()).skipped}
+    assert rows["LlamaRMSNorm"].status == "skipped" and f"replaced by {__name__}" in rows["LlamaRMSNorm"].reason
+
+
+def test_fit_for_a_class_that_does_not_exist_is_a_row(pair, monkeypatch):
+    patch = registry().models["llama"]
+    fits = {**patch.fits, "LlamaTypo": patch.fits["LlamaMLP"]}
+    monkeypatch.setitem(registry().models, "llama", dataclasses.replace(patch, fits=fits))
+    (row,) = liger.plan(pair.plain()).skipped
+    assert row.status == "refused" and row.reason.endswith("has no class 'LlamaTypo'")
+
+
+def test_hooks_on_the_head_see_logits(pair):
+    plain, patched = pair.both()
+    for model in (plain, patched):
+        model.lm_head.register_forward_hook(lambda module, args, output: 2 * output)
+    assert not liger.supports(patched, "fused_loss") and liger.supports(patched, "skip_logits")
+    assert expect_equal_step(plain, patched, **pair.batch()).logits.shape[-1] == 256
+    late = pair.plain()
+    late.lm_head.register_full_backward_hook(lambda *a: None)
+    (row,) = liger.autopatch(late).skipped
+    assert row.op == "linear_cross_entropy" and "hook of" in row.reason and __name__ in row.reason
+
+
+def test_options_that_the_fit_reads_from_the_model_are_refused(pair):
+    for op, name in (("rms_norm", "eps"), ("linear_cross_entropy", "reduction"), ("rope", "unsqueeze_dim")):
+        with pytest.raises(TypeError, match=f"options\\['{op}'\\]: '{name}' is read from the model by the fit"):
+            liger.autopatch(pair.plain(), options={op: {name: 1}})
+
+
+def test_paths_of_modules_around_and_of_the_head(pair):
+    assert "linear_cross_entropy" not in applied(liger.plan(pair.plain(), skip="lm_head"))
+    assert applied(liger.plan(pair.plain(), only="lm_head")) == {"linear_cross_entropy": 1}
+    assert applied(liger.plan(pair.plain(), only="model.layers.0")) == {"rms_norm": 2, "silu_mul": 1, "rope": 1}
+    with pytest.raises(ValueError, match="skip='model.embed_tokens'"):
+        liger.plan(pair.plain(), skip="model.embed_tokens")
+
+
+def test_subclass_of_the_causal_lm_is_patched(pair):
+    class Mine(modeling_llama.LlamaForCausalLM):
+        pass
+
+    plain = pair.plain()
+    model = Mine(plain.config).train()
+    model.load_state_dict(plain.state_dict())
+    assert not liger.autopatch(model.to(pair.device)).skipped
+    assert expect_equal_step(plain, model, **pair.batch()).logits is None
+    liger.unpatch(model)
+    assert type(model) is Mine
+
+
+def test_wrapper_that_carries_the_config(pair):
+    class Wrapper(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.config = base, base.config
+
+    assert not liger.autopatch(Wrapper(pair.plain()), strict=True).skipped
+
+
+def test_supports_says_what_holds_now(pair):
+    _, model = pair.both()
+    assert liger.supports(model, "fused_loss")
+    model.resize_token_embeddings(300, mean_resizing=False)
+    assert not liger.supports(model, "fused_loss") and liger.supports(model, "token_accuracy")
+
+
+def test_undoing_a_part_and_then_the_whole(pair):
+    model = pair.plain()
+    step(model, **pair.batch())
+    before = snapshot(model)
+    liger.autopatch(model)
+    liger.unpatch(model.model)
+    assert liger.supports(model, "fused_loss")
+    liger.unpatch(model)
+    expect_unchanged(before, snapshot(model), "undo in two steps")
+
+
+def test_head_shared_with_a_patched_model_is_refused(pair):
+    _, first = pair.both()
+    second = pair.plain()
+    second.lm_head = first.lm_head
+    (row,) = liger.autopatch(second).skipped
+    assert "as a part of another model" in row.reason
+
+
+def test_lazy_logits_are_there_for_every_reader(pair):
+    import copy
+    import pickle
+
+    plain, patched = pair.both()
+    expected = plain(**pair.batch())
+    made = [patched(**pair.batch(), logits="lazy") for _ in range(6)]
+    assert "logits" in made[0] and torch.allclose(made[0].get("logits"), expected.logits, atol=1e-5)
+    found = [made[1].to_tuple()[1], made[2][1], copy.copy(made[3]).logits]
+    with torch.no_grad():
+        found.append(pickle.loads(pickle.dumps(patched(**pair.batch(), logits="lazy"))).logits)
+    found.append(patched(pair.batch()["input_ids"], logits="lazy").logits)
+    assert all(torch.allclose(logits, expected.logits, atol=1e-5) for logits in found)
+    compiled = torch.compile(patched, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(**pair.batch(), logits="lazy").logits, expected.logits, atol=1e-5)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from accelerate import dispatch_model
+from accelerate import Accelerator, dispatch_model
 from accelerate.hooks import remove_hook_from_submodules
 from peft import LoraConfig, get_peft_model
 
@@ -75,6 +75,30 @@ def test_autopatch_then_dispatch_model(pair):
     liger.unpatch(model)
     expect_equal_step(plain, model, 0.0, **pair.batch())
     remove_hook_from_submodules(model)
+    assert not liger.is_patched(model)
+    expect_equal_step(plain, model, 0.0, **pair.batch())
+
+
+def test_hooks_removed_before_undo(pair):
+    plain, model = pair.both()
+    liger.unpatch(model)
+    dispatch_model(model, {"": pair.device}, force_hooks=True)
+    liger.autopatch(model)
+    remove_hook_from_submodules(model)
+    liger.unpatch(model)
+    assert not liger.is_patched(model)
+    expect_equal_step(plain, model, 0.0, **pair.batch())
+
+
+@pytest.mark.parametrize("unwrap", [False, True])
+def test_prepared_for_mixed_precision_and_undone(pair, unwrap):
+    accelerator = Accelerator(cpu=pair.device == "cpu", mixed_precision="bf16")
+    plain, model = pair.both()
+    plain, model = accelerator.prepare(plain), accelerator.prepare(model)
+    expect_close(step(model, **pair.batch())[0], step(plain, **pair.batch())[0], "the loss", 1e-2)
+    if unwrap:
+        plain, model = (accelerator.unwrap_model(m, keep_fp32_wrapper=False) for m in (plain, model))
+    liger.unpatch(model)
     assert not liger.is_patched(model)
     expect_equal_step(plain, model, 0.0, **pair.batch())
 

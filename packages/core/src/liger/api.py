@@ -151,13 +151,15 @@ def supports(target: Module, feature: str) -> bool:
     """
     if feature not in FEATURES:
         raise ValueError(f"unknown feature {feature!r}; known: {', '.join(sorted(FEATURES))}")
-    return any(feature in getattr(type(m), "__liger_features__", ()) for _, m in patch.swapped_modules(unwrap(target)))
+    offered = [getattr(m, "__liger_features__", tuple)() for _, m in patch.swapped_modules(unwrap(target))]
+    return any(feature in features for features in offered)
 
 
 def _is_module(target: Any) -> bool:
-    import torch
+    import sys
 
-    return isinstance(target, torch.nn.Module)
+    torch = sys.modules.get("torch")  # whoever has a module has imported it
+    return torch is not None and isinstance(target, torch.nn.Module)
 
 
 def _rank() -> int:

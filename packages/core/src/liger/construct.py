@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ from liger.report import Report, Row
 from liger.swap import Spec, own, swapped_class
 
 PENDING_SPEC = Spec(fit="pending", op="", adapter="liger.construct:pending")
+
+
+logger = logging.getLogger("liger")
 
 
 class Mark(NamedTuple):
@@ -47,6 +51,7 @@ def mark(target: Any, choices: Choices) -> Report:
         report.rows = [_row(cls, "skipped", "already marked with the same options")]
     else:
         _install(cls, choices)
+        logger.info("%s: %s", cls.__name__, report.rows[0].reason)
     report.planned = False
     report._revert = lambda: unmark(cls)
     return report
@@ -126,6 +131,8 @@ def _row(cls: type, status: Any, reason: str) -> Row:
 
 def _resolve(target: Any) -> tuple[type | None, str]:
     if isinstance(target, type):
+        if not hasattr(target, "config_class"):
+            return None, f"{target.__name__} is not a model class: mark the class of the whole model"
         for patch in registry().models.values():
             if target.__module__ == patch.module:
                 return target, ""

@@ -177,6 +177,7 @@ class Fit:
         adapter: ``f(original_class, op, **options) -> class attributes``; mostly ``@liger.swap.forward`` over
             ``f(op, module, *upstream_args, **options)``.
         options: constants the adapter reads (attribute names, cast order, activation). Hashable values.
+        sets: options of the op that the adapter passes itself; asking for others through ``autopatch`` is an error.
         match: ``f(module, options) -> str | None``: why this module does not fit, or None if it does.
         parts: ``f(module, options) -> list[liger.swap.Part]`` for a fit that spans several modules; it may raise
             PatchRefused with the reason.
@@ -187,6 +188,7 @@ class Fit:
     op: str
     adapter: str
     options: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    sets: tuple[str, ...] = ()
     match: str | None = None
     parts: str | None = None
     probe: str | None = None

@@ -135,26 +135,50 @@ def _entries(root: Module) -> Iterable[Entry]:
 
 def _conflicts(entry: Entry) -> Iterator[str]:
     module, path = entry.module, entry.path or "(model)"
+    if _undone(entry):
+        return
     if type(module) is not entry.installed:
         found = type(module)
         expected = f"{entry.installed.__module__}.{entry.installed.__qualname__} as patched"
         yield f"{path}: expected class {expected}, found {found.__module__}.{found.__qualname__}"
     held = module.__dict__.get("forward")
-    if held is not None and not is_accelerate(module):
+    if held is not None and not is_accelerate(module) and not _bound(held, entry) and not _prepared(entry):
         yield f"{path}: expected no forward on the instance, found one of {owner_of(held)}"
     old = module.__dict__.get("_old_forward")
-    if old is not None and getattr(old, "__func__", None) is not entry.installed.forward:  # type: ignore[attr-defined]
+    if old is not None and not _bound(old, entry):
         yield f"{path}: expected Liger's forward in _old_forward, found one of {owner_of(old)}"
 
 
 def _restore(entry: Entry) -> None:
     module, original = entry.module, entry.installed.__liger_original__  # type: ignore[attr-defined]
+    if _undone(entry):
+        return
     module.__class__ = original
     for name in entry.attributes:
         module.__dict__.pop(name, None)
-    if "_old_forward" in module.__dict__:
-        old = entry.old_forward  # None: accelerate came after us, so its slot held our forward from the start
-        module.__dict__["_old_forward"] = types.MethodType(original.forward, module) if old is None else old
+    for name in ("_old_forward", "_original_forward", "forward"):  # where accelerate keeps what it found
+        if _bound(module.__dict__.get(name), entry):
+            old = entry.old_forward if name == "_old_forward" else None
+            module.__dict__[name] = types.MethodType(original.forward, module) if old is None else old
+
+
+def _undone(entry: Entry) -> bool:
+    """Whether someone has put the class back already, by undoing a part of the model."""
+    return type(entry.module) is entry.installed.__liger_original__  # type: ignore[attr-defined]
+
+
+def _bound(value: Any, entry: Entry) -> bool:
+    """Whether ``value`` is the forward we installed, as a bound method."""
+    return getattr(value, "__func__", None) is entry.installed.forward  # type: ignore[attr-defined]
+
+
+def _prepared(entry: Entry) -> bool:
+    """Whether the forward on the instance is accelerate's mixed-precision wrapper around ours, which may stay.
+
+    Our function passes through to upstream's on a module that is no longer patched.
+    """
+    held = entry.module.__dict__
+    return owner_of(held["forward"]).startswith("accelerate.") and _bound(held.get("_original_forward"), entry)
 
 
 def is_accelerate(module: Module) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from liger._known import MODELS
 from liger.context import as_prefer
@@ -14,7 +15,7 @@ from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
 from liger.patch import PENDING, Action, is_accelerate, owner_of
 from liger.registry import Registry, registry
 from liger.report import Report, Row, Status
-from liger.swap import Part, Spec, is_swapped, match_signature, original_class
+from liger.swap import Part, Spec, is_swapped, match_signature, original_class, overridden
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -75,13 +76,23 @@ class Choices:
         name = self.prefer.get("*")
         return name if any(k.name == name for k in registry().kernels(op)) else None
 
-    def excluded(self, op: str, path: str) -> str | None:
-        """Why ``only`` or ``skip`` leaves this module out, or None."""
-        if any(_matches(p, op, path) for p in self.skip):
+    def excluded(self, op: str, names: Sequence[str]) -> str | None:
+        """Why ``only`` or ``skip`` leaves a module out, or None; ``names`` as ``Candidate.names`` has them."""
+        if any(_matches(p, op, names) for p in self.skip):
             return "left out by skip="
-        if self.only is not None and not any(_matches(p, op, path) for p in self.only):
+        if self.only is not None and not any(_matches(p, op, names) for p in self.only):
             return "left out by only="
         return None
+
+
+class Candidate(NamedTuple):
+    """A module that a patch names. ``names``: its path, those of modules around it, and for a head the head's."""
+
+    path: str
+    module: Module
+    fit: Fit
+    owner: str
+    names: tuple[str, ...]
 
 
 def make_plan(target: Module, choices: Choices) -> tuple[Report, list[Action], Module]:
@@ -90,19 +101,21 @@ def make_plan(target: Module, choices: Choices) -> tuple[Report, list[Action], M
     check_order(target)
     reg = registry()
     rows: list[Row] = []
-    candidates: list[tuple[str, Module, Fit, str]] = []
+    candidates: list[Candidate] = []
     for path, model, patch in _models(root, reg):
         if patch is None:
             rows.append(_unknown(path, model, reg))
         else:
             owner = reg.owner("model", patch.model_type)
-            candidates += [(*c, owner) for c in _candidates(path, model, patch)]
+            rows += _missing(patch, owner)
+            candidates += _candidates(path, model, patch, owner)
     if not rows and not candidates:
         rows.append(_unknown("", root, reg))
-    _check_patterns(choices, candidates, root, reg)
+    _check_patterns(choices, candidates, reg)
+    _check_options(choices, candidates)
     actions: list[Action] = []
-    for path, module, fit, owner in candidates:
-        row, todo = _consider(path, module, fit, owner, choices, reg)
+    for candidate in candidates:
+        row, todo = _consider(candidate, choices, reg)
         rows.append(row)
         actions += todo
     prefer = {row.op: choices.kernel(row.op) for row in rows if row.op}
@@ -146,13 +159,37 @@ _TOO_LATE = {
 
 
 def _models(root: Module, reg: Registry) -> Iterator[tuple[str, Module, ModelPatch | None]]:
-    """The topmost modules with a ``config.model_type``, and the patch for each if one is declared."""
+    """The topmost models, known by ``config.model_type``, and the patch for each if one is declared.
+
+    A module that only carries the config of a model inside it, and is of none of its classes, is looked through.
+    """
     below: list[str] = []
     for path, module in root.named_modules():
         model_type = getattr(getattr(module, "config", None), "model_type", None)
-        if isinstance(model_type, str) and not any(path.startswith(b) for b in below):
-            below.append(f"{path}." if path else "")
-            yield path, module, reg.models.get(model_type)
+        if not isinstance(model_type, str) or any(path.startswith(b) for b in below):
+            continue
+        patch = reg.models.get(model_type)
+        if patch is not None and not _is_of(module, patch):
+            continue
+        below.append(f"{path}." if path else "")
+        yield path, module, patch
+
+
+def _is_of(module: Module, patch: ModelPatch) -> bool:
+    return any(c.__module__ == patch.module for c in original_class(module).__mro__)
+
+
+def _missing(patch: ModelPatch, owner: str) -> Iterator[Row]:
+    """A row for each class that the patch names and upstream's module does not have, or has no longer."""
+    upstream = sys.modules.get(patch.module)
+    for name, fit in patch.fits.items():
+        found = getattr(upstream, name, None)
+        row = Row(path="", cls=name, fit=fit.id, op=fit.op, status="refused", owner=owner)
+        if found is None:
+            yield replace(row, reason=f"{patch.module} has no class {name!r}")
+        elif found.__module__ != patch.module:
+            by = f"{found.__module__}.{found.__qualname__}"
+            yield replace(row, status="skipped", reason=f"{patch.module}.{name} was replaced by {by}")
 
 
 def _unknown(path: str, module: Module, reg: Registry) -> Row:
@@ -164,6 +201,8 @@ def _unknown(path: str, module: Module, reg: Registry) -> Row:
 def unknown_reason(model_type: str | None, reg: Registry) -> str:
     """Why nothing is known about a model type, and what to install."""
     broken = "".join(f"; {info}" for info in reg.plugins.failed)
+    if claimed := next((p for p in reg.problems if p.startswith(f"model {model_type!r} ")), None):
+        return claimed
     if model_type is None:
         return f"it has no config.model_type, so no plugin can recognise it{broken}"
     if package := MODELS.get(model_type):
@@ -172,25 +211,32 @@ def unknown_reason(model_type: str | None, reg: Registry) -> str:
     return f"no installed plugin declares model_type {model_type!r} (declared: {known}); it is left untouched{broken}"
 
 
-def _candidates(path: str, model: Module, patch: ModelPatch) -> Iterator[tuple[str, Module, Fit]]:
-    """Every module that the patch names, with its fit. The head comes last, because it spans modules."""
+def _candidates(path: str, model: Module, patch: ModelPatch, owner: str) -> Iterator[Candidate]:
+    """Every module that the patch names. The head comes last, because it spans modules."""
     for name, module in model.named_modules(prefix=path):
         cls = original_class(module)
         if cls.__module__ == patch.module and (fit := patch.fits.get(cls.__name__)):
-            yield name, module, fit
-    if patch.head and original_class(model).__module__ == patch.module:
-        yield path, model, patch.head
+            yield Candidate(name, module, fit, owner, _around(name))
+    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    if patch.head and head is not None:
+        names = [n for n, m in model.named_modules(prefix=path) if m is head]
+        yield Candidate(path, model, patch.head, owner, (*_around(path), *names))
 
 
-def _consider(
-    path: str, module: Module, fit: Fit, owner: str, choices: Choices, reg: Registry
-) -> tuple[Row, list[Action]]:
+def _around(path: str) -> tuple[str, ...]:
+    """``a.b.c`` -> ``a.b.c``, ``a.b``, ``a``."""
+    parts = path.split(".")
+    return tuple(".".join(parts[:n]) for n in range(len(parts), 0, -1))
+
+
+def _consider(candidate: Candidate, choices: Choices, reg: Registry) -> tuple[Row, list[Action]]:
+    path, module, fit, owner, names = candidate
     row = Row(path=path, cls=original_class(module).__name__, fit=fit.id, op=fit.op, status="applied", owner=owner)
 
     def left(status: Status, reason: str) -> tuple[Row, list[Action]]:
         return replace(row, status=status, reason=reason), []
 
-    if reason := choices.excluded(fit.op, path):
+    if reason := choices.excluded(fit.op, names):
         return left("skipped", reason)
     if fit.op not in reg.ops:
         return left("skipped", f"op {fit.op!r} is not installed; {reg.hint(fit.op)}")
@@ -216,7 +262,9 @@ def _consider(
 
 
 def _foreign(module: Module) -> str | None:
-    """Who owns a forward on the instance, if it is neither upstream's nor accelerate's."""
+    """Who has replaced the forward, on the instance or on its class; accelerate's hooks do not count."""
+    if by := overridden(original_class(module)):
+        return f"forward of its class was replaced by {by}"
     held = module.__dict__.get("forward")
     if held is None or is_accelerate(module):
         return None
@@ -246,22 +294,30 @@ def _already(path: str, module: Module, fit: Fit, choices: Choices) -> str:
     raise AlreadyPatched(f"{path or 'the model'} is already patched with other options ({changed}); unpatch it first")
 
 
-def _check_patterns(
-    choices: Choices, candidates: list[tuple[str, Module, Fit, str]], root: Module, reg: Registry
-) -> None:
-    ops = {fit.op for _, _, fit, _ in candidates} | set(reg.ops)
-    paths = [path for path, _ in root.named_modules()]
+def _check_patterns(choices: Choices, candidates: list[Candidate], reg: Registry) -> None:
+    ops = {c.fit.op for c in candidates} | set(reg.ops)
     for name, patterns in (("only", choices.only or ()), ("skip", choices.skip)):
         for pattern in patterns:
-            if pattern not in ops and not any(fnmatch.fnmatchcase(p, pattern) for p in paths):
+            if pattern not in ops and not any(_matches(pattern, "", c.names) for c in candidates):
                 raise ValueError(
-                    f"{name}={pattern!r} is neither an op nor a pattern that matches a module path; "
-                    f"ops: {', '.join(sorted(ops))}"
+                    f"{name}={pattern!r} is neither an op nor a pattern that matches a module that could be patched or "
+                    f"one around it; ops: {', '.join(sorted(ops))}; paths: {', '.join(c.path for c in candidates[:2])}, ..."
                 )
 
 
-def _matches(pattern: str, op: str, path: str) -> bool:
-    return pattern == op or fnmatch.fnmatchcase(path, pattern)
+def _check_options(choices: Choices, candidates: list[Candidate]) -> None:
+    """Raise TypeError for an option that a fit reads from the model: it would be accepted and ignored."""
+    for fit in {c.fit.id: c.fit for c in candidates}.values():
+        for name in choices.options.get(fit.op, {}):
+            if name in fit.sets:
+                raise TypeError(
+                    f"options[{fit.op!r}]: {name!r} is read from the model by the fit {fit.id!r} and cannot be chosen; "
+                    f"change the model, or call liger.ops.{fit.op}"
+                )
+
+
+def _matches(pattern: str, op: str, names: Sequence[str]) -> bool:
+    return pattern == op or any(fnmatch.fnmatchcase(n, pattern) for n in names)
 
 
 def _names(names: str | Iterable[str]) -> frozenset[str]:

@@ -111,7 +111,11 @@ def forward(adapter: Callable[..., Any]) -> Callable[..., Namespace]:
     def namespace(original: type, op: Callable[..., Any], **constants: Any) -> Namespace:
         names = _parameters(original.forward)  # type: ignore[attr-defined]
 
+        upstream = original.forward  # type: ignore[attr-defined]
+
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(self, Swapped):  # undone, and called by a wrapper that still holds this function
+                return upstream(self, *args, **kwargs)
             if kwargs:
                 args += tuple([kwargs.pop(n) for n in names[len(args) :] if n in kwargs])
             return adapter(op, self, *args, **kwargs, **constants)
@@ -138,6 +142,32 @@ def own(fn: Any, original: type) -> types.FunctionType:
         copy.__doc__ = upstream.__doc__
         copy.__signature__ = inspect.signature(upstream)  # type: ignore[attr-defined]
     return copy
+
+
+def overridden(cls: type) -> str | None:
+    """Who replaced ``forward`` of a class: the function found there comes from another module than the class."""
+    holder = next(c for c in cls.__mro__ if "forward" in c.__dict__)
+    function = inspect.unwrap(holder.__dict__["forward"])
+    home = getattr(function, "__globals__", {}).get("__name__")
+    if home == holder.__module__:
+        return None
+    return f"{home or '?'}.{getattr(function, '__qualname__', function)}"
+
+
+def quiet(module: Any) -> Any:
+    """A copy of a module tree without hooks and in evaluation mode; it shares parameters, buffers and classes.
+
+    Probes run on it, so that planning fires no hook and draws no random number.
+    """
+    cls: Any = type(module)
+    clone = cls.__new__(cls)
+    clone.__dict__.update(module.__dict__)
+    for name, value in module.__dict__.items():
+        if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")) and isinstance(value, dict):
+            clone.__dict__[name] = type(value)()
+    clone.__dict__["_modules"] = {n: m and quiet(m) for n, m in module._modules.items()}
+    clone.__dict__["training"] = False
+    return clone
 
 
 def match_signature(adapter: Callable[..., Any], original: type) -> str | None:

@@ -31,6 +31,11 @@ class AutoLigerModelForCausalLM(AutoModelForCausalLM):
         return _patch(AutoModelForCausalLM.from_config(*args, **kwargs), liger)  # type: ignore[no-untyped-call]
 
 
-def _patch(model: PreTrainedModel, choices: Mapping[str, Any] | None) -> PreTrainedModel:
-    liger.autopatch(model, **(choices or {}))
-    return model
+def _patch(made: Any, choices: Mapping[str, Any] | None) -> Any:
+    """Patch a model, or the first of what ``from_pretrained(output_loading_info=True)`` returns."""
+    if choices is not None and not isinstance(choices, Mapping):
+        raise TypeError(
+            f"liger= takes a mapping of arguments of liger.autopatch, e.g. {{'skip': 'rope'}}, got {choices!r}"
+        )
+    liger.autopatch(made[0] if isinstance(made, tuple) else made, **(choices or {}))
+    return made

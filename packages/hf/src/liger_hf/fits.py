@@ -22,6 +22,7 @@ def rms_norm(*, cast: str, eps: str = "variance_epsilon", offset: float | None =
         op="rms_norm",
         adapter="liger_hf.layers:rms_norm",
         options={"cast": cast, "eps": eps, "offset": offset},
+        sets=("eps", "cast", "offset"),
         match="liger_hf.layers:match_rms_norm",
         probe="liger_hf.layers:probe_hidden",
     )
@@ -47,6 +48,7 @@ def gated_mlp(*, act: str) -> Fit:
         op=op,
         adapter="liger_hf.layers:gated_mlp",
         options={} if approximate is None else {"approximate": approximate},
+        sets=() if approximate is None else ("approximate",),
         match="liger_hf.layers:match_gated_mlp",
         probe="liger_hf.layers:probe_hidden",
     )
@@ -66,6 +68,7 @@ def rope(layout: str = "half", *, function: str = "apply_rotary_pos_emb") -> Fit
         op="rope",
         adapter="liger_hf.rope:rope",
         options={"function": function},
+        sets=("unsqueeze_dim",),
         match="liger_hf.rope:match",
         probe="liger_hf.rope:probe_attention",
     )
@@ -83,6 +86,7 @@ def causal_lm_head(*, softcap: str | None = None) -> Fit:
         op="linear_cross_entropy",
         adapter="liger_hf.head:causal_lm",
         options={"softcap_path": softcap},
+        sets=("ignore_index", "reduction", "num_items", "logit_scale", "softcap"),
         parts="liger_hf.head:parts",
         probe="liger_hf.head:probe_head",
     )

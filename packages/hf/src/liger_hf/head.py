@@ -19,15 +19,18 @@ from torch import Tensor, nn
 
 from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
+from liger.patch import owner_of
 from liger.planner import inner_modules
-from liger.swap import Namespace, Part, original_class, own
+from liger.swap import Namespace, Part, Swapped, original_class, own
 from liger_hf import output, stub, transform
 from liger_hf.accuracy import accuracy_of_logits, shifted, token_accuracy
 from liger_hf.layers import readable
 
 logger = logging.getLogger("liger")
 SLOT = "_liger_slot"
-FEATURES = ("fused_loss", "skip_logits", "logits", "token_accuracy", "shift_labels", "num_items_in_batch")
+KEPT = ("skip_logits", "logits", "token_accuracy", "shift_labels", "num_items_in_batch")
+"""What the forward offers also where head and loss are not fused at the moment."""
+FEATURES = ("fused_loss", *KEPT)
 
 
 class LossCall(NamedTuple):
@@ -89,10 +92,12 @@ def causal_lm(
     position = [p for p in inspect.signature(upstream).parameters if p != "self"].index("labels")
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, Swapped):  # undone, and called by a wrapper that still holds this function
+            return upstream(self, *args, **kwargs)
         labels = args[position] if len(args) > position else kwargs.get("labels")
         want = output.wanted(kwargs, labels is not None)
+        mode = output.mode(want, self.training)
         slot = self._liger_slot
-        mode = want.logits or ("none" if self.training and labels is not None else "full")
         if labels is None or mode == "full" or not _fusable(self, slot, upstream_loss):
             return _finish(upstream(self, *args, **kwargs), want, labels, kwargs)
         slot.enter(tuple(labels.shape), want.accuracy)
@@ -103,12 +108,7 @@ def causal_lm(
             slot.leave()
         if hidden is None:  # the head saw another shape than the labels (logits_to_keep): upstream's own path ran
             return _finish(out, want, labels, kwargs)
-        if not consumed:
-            raise CarrierLeaked(
-                f"{type(self).__name__} called its head but not self.loss_function, so the logits it used were empty; "
-                "call it with logits='full', and report the model type"
-            )
-        out = output.drop_logits(out)
+        out = _without_carrier(self, out, consumed)
         if want.accuracy:
             out = output.add_accuracy(out, accuracy)
         return output.lazy(out, self, hidden) if mode == "lazy" else out
@@ -132,7 +132,7 @@ def causal_lm(
     return {
         "forward": own(forward, original),
         "loss_function": property(loss_function, original.loss_function.fset),
-        "__liger_features__": FEATURES,
+        "__liger_features__": lambda self: FEATURES if _fusable(self, self._liger_slot, upstream_loss) else KEPT,
     }
 
 
@@ -151,11 +151,21 @@ def output_embeddings(original: Any, op: Callable[..., Tensor], **constants: Any
         return hidden.detach().new_empty((*slot.shape, 0))
 
     def forward(self: Any, hidden: Tensor, call: LossCall | None = None) -> Any:
-        if call is None:
+        if call is None or not isinstance(self, Swapped):
             return upstream(self, hidden)
         return _fused_loss(op, hidden, self.weight, self.bias, LossCall(*call))
 
     return {"__call__": own(call_or_defer, original), "forward": own(forward, original)}
+
+
+def _without_carrier(model: Any, out: Any, consumed: bool) -> Any:
+    """The output without the carrier in place of its logits."""
+    if not consumed:
+        raise CarrierLeaked(
+            f"{type(model).__name__} called its head but not self.loss_function, so the logits it used were empty; "
+            "call it with logits='full', and report the model type"
+        )
+    return output.drop_logits(out)
 
 
 def _finish(out: Any, want: output.Wanted, labels: Tensor | None, kwargs: Mapping[str, Any]) -> Any:
@@ -197,6 +207,7 @@ def _fused_loss(
         logit_scale=call.logit_scale,
         softcap=call.softcap,
     )
+    loss = loss if loss.dtype == torch.float32 else loss.float()  # upstream's, also for an fp64 model
     if not call.accuracy:
         return loss, None
     return loss, token_accuracy(rows, weight, target, bias, call.ignore_index, call.logit_scale)
@@ -209,14 +220,26 @@ def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
         return False
     head = model.get_output_embeddings()
     if SLOT in head.__dict__:
-        return head.__dict__[SLOT] is slot
+        return head.__dict__[SLOT] is slot and not _hooked(head)
     if "modules_to_save" not in head._modules or "original_module" not in head._modules:
         return False
     heads = [m for m in head.modules() if SLOT in m.__dict__]
     for inner in heads:  # PEFT copied the head alone, so its copy holds a slot of its own
         if inner.__dict__[SLOT] is not slot:
             inner.__dict__[SLOT] = slot
-    return bool(heads)
+    return bool(heads) and not _hooked(head) and not any(map(_hooked, heads))
+
+
+def _hooked(head: Any) -> str | None:
+    """The owner of a hook on the head that would see hidden states and the loss instead of logits.
+
+    Hooks that gather or move weights are what the seam is made for.
+    """
+    if not (head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks):
+        return None
+    hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
+    owners = [owner_of(hook) for kind in hooks for hook in kind.values()]
+    return next((o for o in owners if o.partition(".")[0] not in ("torch", "deepspeed", "accelerate")), None)
 
 
 # -- Planning ----------------------------------------------------------------------------------------------------------
@@ -237,8 +260,12 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
         if original_class(linear) is not nn.Linear:
             kind = type(linear)
             raise PatchRefused(f"its head is a {kind.__module__}.{kind.__qualname__}, not a plain Linear: real logits")
+        if SLOT in linear.__dict__:
+            raise PatchRefused("its head is patched already, as a part of another model")
         if reason := readable(linear.weight, "the head's weight"):
             raise PatchRefused(reason)
+        if owner := _hooked(linear):
+            raise PatchRefused(f"a hook of {owner} on its head would no longer see logits: real logits")
     loss = getattr(cls.loss_function.fget(model), "__name__", "?")  # type: ignore[attr-defined]
     if loss != "ForCausalLMLoss":
         raise PatchRefused(f"its loss function is {loss}, not ForCausalLMLoss")

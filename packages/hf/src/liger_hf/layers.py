@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from liger.declare import Probe
-from liger.swap import forward
+from liger.declare import Probe, load
+from liger.registry import registry
+from liger.swap import forward, original_class
 
 
 @forward
@@ -31,7 +33,30 @@ def match_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 1:
         return "it has no one-dimensional weight"
-    return readable(weight, "weight")
+    return readable(weight, "weight") or _computes_rms(original_class(module), *sorted(options.items()))
+
+
+@functools.cache
+def _computes_rms(cls: Any, *options: tuple[str, Any]) -> str | None:
+    """Run upstream's forward on a small stand-in and compare with the op's reference, bit by bit."""
+    constants = dict(options)
+    reference, eps = load(registry().op("rms_norm").reference), constants.pop("eps")
+    generator = torch.Generator().manual_seed(0)
+    module = cls.__new__(cls)
+    nn.Module.__init__(module)
+    for dtype in (torch.float32, torch.bfloat16):
+        module.weight = nn.Parameter(torch.randn(32, generator=generator).to(dtype), requires_grad=False)
+        setattr(module, eps, 0.01)
+        x = torch.randn(16, 32, generator=generator).to(dtype)
+        try:
+            found = cls.forward(module, x)
+        except Exception as error:
+            return f"a probe of its forward failed with {type(error).__name__}: {error}"
+        if not torch.equal(found, reference(x, module.weight, eps=0.01, **constants)):
+            return (
+                f"its forward does not compute rms_norm with cast={constants['cast']!r}, offset={constants['offset']}"
+            )
+    return None
 
 
 def readable(weight: Tensor, name: str) -> str | None:

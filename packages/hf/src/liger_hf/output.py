@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from liger_hf import stub
@@ -38,6 +40,13 @@ def wanted(kwargs: dict[str, Any], labels: bool) -> Wanted:
     if accuracy and not labels:
         raise ValueError("return_token_accuracy=True needs labels to compare with")
     return Wanted(mode, accuracy)
+
+
+def mode(want: Wanted, training: bool) -> str:
+    """full, lazy or none; by default a training forward with labels returns none and every other one all."""
+    if want.logits == "lazy" and torch.compiler.is_compiling():
+        return "full"  # nothing can be computed later, outside the graph
+    return want.logits or ("none" if training else "full")
 
 
 def drop_logits(out: Any) -> Any:
@@ -75,16 +84,33 @@ def compute_logits(model: Any, hidden: Tensor) -> Tensor:
 
 @functools.cache
 def _lazy_class(cls: Any) -> type:
+    """A ModelOutput whose ``logits`` are there to every reader and computed for the first; copies hold them."""
+
     def logits(self: Any) -> Any:
-        held = self.__dict__.get("_liger_lazy")
-        if held is None:
-            return self.__dict__.get("logits")
-        if self.__dict__.get("_liger_logits") is None:
-            self.__dict__["_liger_logits"] = compute_logits(*held)
-        return self.__dict__["_liger_logits"]
+        if (held := self.__dict__.pop("_liger_lazy", None)) is not None:
+            self.__dict__["logits"] = compute_logits(*held)
+        return self.__dict__["logits"]
+
+    def plain(self: Any) -> Any:
+        return cls(**{"loss": self["loss"], "logits": self.logits, **self})
 
     def item(self: Any, key: Any) -> Any:
-        return self.logits if key == "logits" else cls.__getitem__(self, key)
+        return plain(self)[key] if key == "logits" or not isinstance(key, str) else cls.__getitem__(self, key)
 
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__getitem__": item}
-    return type(cls.__name__, (cls,), {"logits": property(logits), **names})
+    namespace = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "logits": property(logits),
+        "__getitem__": item,
+        "__contains__": lambda self, key: key == "logits" or cls.__contains__(self, key),
+        "get": lambda self, key, default=None: item(self, key) if key == "logits" else cls.get(self, key, default),
+        "to_tuple": lambda self: plain(self).to_tuple(),
+        "__reduce__": lambda self: (_same, (plain(self),)),
+        "__copy__": plain,
+        "__deepcopy__": lambda self, memo: copy.deepcopy(plain(self), memo),
+    }
+    return type(cls.__name__, (cls,), namespace)
+
+
+def _same(out: Any) -> Any:
+    return out

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from liger.declare import Probe, load
 from liger.errors import PatchRefused
 from liger.registry import registry
-from liger.swap import Namespace, original_class, remember_globals
+from liger.swap import Namespace, original_class, quiet, remember_globals
 
 PARAMETERS = ["q", "k", "cos", "sin", "unsqueeze_dim"]
 
@@ -125,7 +125,7 @@ def _reaches(forward: types.FunctionType, module: Any) -> str | None:
     hidden, cos, sin = _inputs(module, torch.Generator().manual_seed(0), tokens=2)
     try:
         with torch.no_grad():
-            forward(module, hidden, position_embeddings=(cos, sin), attention_mask=None)
+            forward(quiet(module), hidden, position_embeddings=(cos, sin), attention_mask=None)
     except _Hit:
         return None
     except Exception as error:
