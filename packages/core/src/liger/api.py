@@ -151,7 +151,9 @@ def supports(target: Module, feature: str) -> bool:
     """
     if feature not in FEATURES:
         raise ValueError(f"unknown feature {feature!r}; known: {', '.join(sorted(FEATURES))}")
-    offered = [getattr(m, "__liger_features__", tuple)() for _, m in patch.swapped_modules(unwrap(target))]
+    offered: list[tuple[str, ...]] = [
+        getattr(m, "__liger_features__", tuple)() for _, m in patch.swapped_modules(unwrap(target))
+    ]
     return any(feature in features for features in offered)
 
 

@@ -295,13 +295,15 @@ def _already(path: str, module: Module, fit: Fit, choices: Choices) -> str:
 
 
 def _check_patterns(choices: Choices, candidates: list[Candidate], reg: Registry) -> None:
+    if not candidates:
+        return  # nothing that a pattern could name
     ops = {c.fit.op for c in candidates} | set(reg.ops)
     for name, patterns in (("only", choices.only or ()), ("skip", choices.skip)):
         for pattern in patterns:
             if pattern not in ops and not any(_matches(pattern, "", c.names) for c in candidates):
                 raise ValueError(
                     f"{name}={pattern!r} is neither an op nor a pattern that matches a module that could be patched or "
-                    f"one around it; ops: {', '.join(sorted(ops))}; paths: {', '.join(c.path for c in candidates[:2])}, ..."
+                    f"one around it; ops: {', '.join(sorted(ops))}; paths: {candidates[0].path}, ..."
                 )
 
 

@@ -89,6 +89,11 @@ def _make_class(original: type, spec: Spec) -> type:
     return type(original.__name__, (Swapped, original), namespace)
 
 
+def still_patched(instance: Any) -> bool:
+    """Whether an instance of ours, or of a class that something derived from ours, has not been undone."""
+    return isinstance(instance, Swapped)
+
+
 def is_swapped(cls: type) -> bool:
     """Whether ``cls`` itself was made here; False for a class that something else derived from ours."""
     return "__liger_spec__" in cls.__dict__
@@ -114,7 +119,7 @@ def forward(adapter: Callable[..., Any]) -> Callable[..., Namespace]:
         upstream = original.forward  # type: ignore[attr-defined]
 
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(self, Swapped):  # undone, and called by a wrapper that still holds this function
+            if not still_patched(self):  # undone, and called by a wrapper that still holds this function
                 return upstream(self, *args, **kwargs)
             if kwargs:
                 args += tuple([kwargs.pop(n) for n in names[len(args) :] if n in kwargs])

@@ -23,12 +23,12 @@ class AutoLigerModelForCausalLM(AutoModelForCausalLM):
         cls, *args: Any, liger: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> PreTrainedModel:
         """Load weights, then patch."""
-        return _patch(AutoModelForCausalLM.from_pretrained(*args, **kwargs), liger)
+        return _patch(AutoModelForCausalLM.from_pretrained(*args, **kwargs), liger)  # type: ignore[no-any-return]
 
     @classmethod
     def from_config(cls, *args: Any, liger: Mapping[str, Any] | None = None, **kwargs: Any) -> PreTrainedModel:
         """Make random weights, then patch."""
-        return _patch(AutoModelForCausalLM.from_config(*args, **kwargs), liger)  # type: ignore[no-untyped-call]
+        return _patch(AutoModelForCausalLM.from_config(*args, **kwargs), liger)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _patch(made: Any, choices: Mapping[str, Any] | None) -> Any:

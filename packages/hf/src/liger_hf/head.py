@@ -21,7 +21,7 @@ from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
 from liger.patch import owner_of
 from liger.planner import inner_modules
-from liger.swap import Namespace, Part, Swapped, original_class, own
+from liger.swap import Namespace, Part, original_class, own, still_patched
 from liger_hf import output, stub, transform
 from liger_hf.accuracy import accuracy_of_logits, shifted, token_accuracy
 from liger_hf.layers import readable
@@ -92,7 +92,7 @@ def causal_lm(
     position = [p for p in inspect.signature(upstream).parameters if p != "self"].index("labels")
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(self, Swapped):  # undone, and called by a wrapper that still holds this function
+        if not still_patched(self):  # undone, and called by a wrapper that still holds this function
             return upstream(self, *args, **kwargs)
         labels = args[position] if len(args) > position else kwargs.get("labels")
         want = output.wanted(kwargs, labels is not None)
@@ -151,7 +151,7 @@ def output_embeddings(original: Any, op: Callable[..., Tensor], **constants: Any
         return hidden.detach().new_empty((*slot.shape, 0))
 
     def forward(self: Any, hidden: Tensor, call: LossCall | None = None) -> Any:
-        if call is None or not isinstance(self, Swapped):
+        if call is None or not still_patched(self):
             return upstream(self, hidden)
         return _fused_loss(op, hidden, self.weight, self.bias, LossCall(*call))
 
