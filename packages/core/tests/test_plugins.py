@@ -351,7 +351,7 @@ def test_commands_show_odd_plugins(plugin, command):
     def odd():
         raise ValueError("[/red] [bold]")
 
-    broken = plugin("[/b]", dist="liger-odd", version=None, **returning(odd))
+    broken = plugin("[/b]", dist="liger-odd", version=None, module="fake_odd", **returning(odd))
     nameless = plugin("nameless", **returning(5))
     vars(nameless)["dist"] = SimpleNamespace(name=None, version=None)
     previous = registry.use(Registry(Plugins([broken, nameless, plugin("good", **ops(OP))])))

@@ -65,7 +65,7 @@ class Registry:
         """Why there is no ``name`` although it is declared: several do; ``kind`` is op, kernel, fit or model."""
         return self._duplicates.get((kind, name))
 
-    def check_options(self, options: Mapping[str, Mapping[str, Any]]) -> None:
+    def check_options(self, options: Any) -> None:
         """Raise TypeError for an option that its op does not have or a wrong type, KernelUnavailable for no such op."""
         if not isinstance(options, Mapping):
             raise TypeError(f"options is {options!r}, expected a mapping from op to a mapping from option to value")

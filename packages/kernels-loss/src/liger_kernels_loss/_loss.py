@@ -37,8 +37,11 @@ def check_options(op: str, loss: Loss, reduction: str, num_items: int | float | 
     if not 0.0 <= loss.z_loss < float("inf"):
         raise ValueError(f"{op}: z_loss is {loss.z_loss!r}, expected a finite number, 0 or more")
     check_transform(op, softcap=loss.softcap, logit_scale=loss.logit_scale)
-    if num_items is None:
-        return
+    if num_items is not None:
+        _check_num_items(op, reduction, num_items)
+
+
+def _check_num_items(op: str, reduction: str, num_items: int | float | torch.Tensor) -> None:
     if reduction == "none":
         raise ValueError(f"{op}: num_items divides a sum, but reduction is 'none'; use 'mean' or 'sum'")
     if isinstance(num_items, torch.Tensor):

@@ -112,7 +112,8 @@ def linear_cross_entropy(
 
     Raises:
         ValueError: shapes do not match, the weight is empty, or an option lies outside its range.
-        TypeError: dtypes differ, an argument is of the wrong type, a tensor is not of the right kind or lies on another device.
+        TypeError: an argument is of the wrong type, dtypes differ, a tensor is not of the right kind or lies on
+            another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
     """
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)

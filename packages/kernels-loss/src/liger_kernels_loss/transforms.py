@@ -14,7 +14,7 @@ from liger.numerics import acc
 
 
 def check_transform(op: str, *, softcap: float | None, logit_scale: float) -> None:
-    """Raise ValueError for a softcap that is not positive or a scale that is 0 or not finite, TypeError for no number."""
+    """Raise ValueError for a softcap that is not positive or a scale that is 0 or not finite; TypeError for others."""
     if softcap is not None:
         check_number(op, "softcap", softcap, "None or a number")
     check_number(op, "logit_scale", logit_scale)
