@@ -65,7 +65,7 @@ class Registry:
         """Why there is no ``name`` although it is declared: several do; ``kind`` is op, kernel, fit or model."""
         return self._duplicates.get((kind, name))
 
-    def check_options(self, options: Any) -> None:
+    def check_options(self, options: Mapping[str, Mapping[str, Any]]) -> None:
         """Raise TypeError for an option that its op does not have or a wrong type, KernelUnavailable for no such op."""
         if not isinstance(options, Mapping):
             raise TypeError(f"options is {options!r}, expected a mapping from op to a mapping from option to value")
@@ -143,7 +143,7 @@ def _wrong(hook: str, kind: str | None, declaration: Any) -> str | None:
     parts = (declaration.op, declaration.name) if isinstance(declaration, Kernel) else (_name(declaration),)
     if not all(isinstance(part, str) for part in parts):
         return f"{hook} returned {shown(declaration)}, whose name is not a string"
-    if isinstance(declaration, Kernel) and not isinstance(declaration.rank, (int, float)):
+    if kind == "kernel" and not isinstance(declaration.rank, (int, float)):
         return f"kernel {declaration.id!r} has rank {shown(declaration.rank)}, expected a number"
     if hook != _HOOKS[kind]:
         return f"{hook} returned the {kind} {_name(declaration)!r}, which belongs into {_HOOKS[kind]}; it is not used"
