@@ -17,7 +17,7 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).resolve().parent
-FREE_GB = 8  # environments (2 GB, hard-linked), uv's cache of a CUDA torch (5 GB), the demo's files
+FREE_GB = 8  # environments (3 GB, hard-linked; 6 GB with a CUDA torch), the demo's files
 
 
 def check_machine() -> None:
@@ -39,6 +39,7 @@ nox.options.reuse_venv = "yes"
 nox.options.tags = ["ci"]
 
 WHEELS = ROOT / "build" / "wheels"
+WHEELS.mkdir(parents=True, exist_ok=True)  # uv refuses a folder that is not there, and `types` runs before `wheels`
 PACKAGES = packages()
 # uv reads no pip configuration, and --find-links on its command line replaces UV_FIND_LINKS: pass all of them on.
 FOLDERS = [str(WHEELS), *os.environ.get("PIP_FIND_LINKS", "").split(), *os.environ.get("UV_FIND_LINKS", "").split(",")]
