@@ -207,6 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.error("unset TRITON_INTERPRET: the interpreter compiles nothing")
     known = [k for op in registry().ops for k in registry().kernels(op) if k.needs.interpreter]
+    if unknown := set(options.kernels or ()) - {k.id for k in known}:
+        parser.error(f"no kernel {', '.join(sorted(unknown))}; Triton kernels: {', '.join(k.id for k in known)}")
     chosen = [k for k in known if not options.kernels or k.id in options.kernels]
     launches: list[Launch] = []
     for kernel in chosen:

@@ -51,3 +51,10 @@ def test_unknown_attribute_names_itself():
     for name in liger.__all__:
         getattr(liger, name)
     assert callable(liger.plan) and callable(liger.explain)  # not shadowed by a module of the same name
+
+
+def test_functions_are_not_shadowed_by_modules_once_these_are_loaded():
+    import liger.explanation
+    import liger.planner
+
+    assert callable(liger.plan) and callable(liger.explain)

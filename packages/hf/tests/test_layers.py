@@ -43,7 +43,7 @@ def test_readable_weights():
 
 
 def test_unknown_names_in_fits():
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="act is 'tanh', expected one of silu"):
         fits.gated_mlp(act="tanh")
     with pytest.raises(ValueError, match="layout is 'interleaved', expected 'half'"):
         fits.rope("interleaved")

@@ -77,7 +77,7 @@ def test_reference_has_upstream_bits_and_triton_nearly(
 @pytest.mark.parametrize("kernel", ["reference", "triton"])
 @pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("cast", ["gemma", "llama"])
-def test_offset_is_added_in_fp32(
+def test_c05_offset_is_added_in_fp32(
     cast: str, weight_dtype: torch.dtype, kernel: str, device: str, generator: torch.Generator
 ) -> None:
     """C05: the offset was added in bf16, so that 64 % of the outputs were wrong, by up to 0.125."""

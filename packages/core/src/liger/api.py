@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from liger import patch
 from liger.planner import Choices, make_plan, unwrap
-from liger.report import Report
+from liger.report import Report, log
 
 if TYPE_CHECKING:
     from torch.nn import Module
-
-logger = logging.getLogger("liger")
 
 
 def autopatch(
@@ -66,8 +62,7 @@ def patch_model(target: Module, choices: Choices) -> Report:
     done = patch.apply(root, actions)
     report.planned = False
     report._revert = _undo_later(root, done)
-    if _rank() == 0:
-        logger.info("%s: %s", type(root).__name__, report.summary())
+    log(type(root), report.summary())
     return report
 
 
@@ -162,7 +157,3 @@ def _is_module(target: Any) -> bool:
 
     torch = sys.modules.get("torch")  # whoever has a module has imported it
     return torch is not None and isinstance(target, torch.nn.Module)
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))

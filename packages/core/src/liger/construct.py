@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,13 +17,10 @@ from liger.errors import AlreadyPatched, PatchRefused, UnpatchConflict, WrongOrd
 from liger.patch import MISSING, PENDING
 from liger.planner import Choices, unknown_reason
 from liger.registry import registry
-from liger.report import Report, Row
+from liger.report import Report, Row, log
 from liger.swap import Spec, own, swapped_class
 
 PENDING_SPEC = Spec(fit="pending", op="", adapter="liger.construct:pending")
-
-
-logger = logging.getLogger("liger")
 
 
 class Mark(NamedTuple):
@@ -51,7 +47,7 @@ def mark(target: Any, choices: Choices) -> Report:
         report.rows = [_row(cls, "skipped", "already marked with the same options")]
     else:
         _install(cls, choices)
-        logger.info("%s: %s", cls.__name__, report.rows[0].reason)
+        log(cls, report.rows[0].reason)
     report.planned = False
     report._revert = lambda: unmark(cls)
     return report

@@ -12,7 +12,7 @@ class PluginError(LigerError):
 
 
 class DuplicateName(PluginError):
-    """Two distributions declare the same op, kernel, fit, model type or command; neither is used."""
+    """Two distributions declare the same op, kernel, fit or model type; neither is used. Reported, not raised."""
 
 
 class KernelUnavailable(LigerError):

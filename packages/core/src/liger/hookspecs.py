@@ -29,7 +29,7 @@ def liger_register_models() -> Sequence[ModelPatch]:  # type: ignore[empty-body]
 
 @hookspec
 def liger_register_fits() -> Sequence[Fit]:  # type: ignore[empty-body]
-    """Return shared fits, which the recogniser tries on model types that nobody declared."""
+    """Return shared fits, for a recogniser of undeclared model types, which does not exist yet."""
 
 
 @hookspec

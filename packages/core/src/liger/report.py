@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -101,3 +103,9 @@ class Report:
             console.print(f"liger {self.summary()}", highlight=False)
             console.print(table)
         return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+
+
+def log(cls: type, message: str) -> None:
+    """Write the one INFO line of an ``autopatch``, on rank 0 alone."""
+    if os.environ.get("RANK", "0") == "0":
+        logging.getLogger("liger").info("%s: %s", cls.__name__, message)

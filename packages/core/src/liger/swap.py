@@ -198,22 +198,21 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     return [p.name for p in inspect.signature(function).parameters.values()][1:]
 
 
-_cloned: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+_cloned: list[tuple[types.FunctionType, str, dict[str, Any]]] = []
 
 
-def remember_globals(name: str, live: dict[str, Any], cloned: dict[str, Any]) -> None:
-    """Note that a function of module ``name`` was cloned over a copy of its globals, for ``changed_globals``."""
-    _cloned.append((name, live, cloned))
+def remember_globals(function: types.FunctionType, replaced: str, scope: dict[str, Any]) -> None:
+    """Note that ``function`` was cloned over ``scope``, its globals with one ``replaced``, for ``changed_globals``."""
+    _cloned.append((function, replaced, scope))
 
 
 def changed_globals() -> list[str]:
     """Module globals that someone replaced after a function using them was cloned; the clone still sees the old one."""
     out = []
-    for name, live, cloned in _cloned:
-        for key, value in cloned.items():
-            ours = getattr(value, "__module__", "").partition(".")[0] == "liger_hf"
-            if key in live and live[key] is not value and not ours and not key.startswith("__"):
-                out.append(
-                    f"{name}.{key} was replaced after patching; patched modules still use the old one: patch again"
-                )
+    for function, replaced, scope in _cloned:
+        live = function.__globals__
+        for key, value in scope.items():
+            if key in live and live[key] is not value and key != replaced and not key.startswith("__"):
+                name = f"{function.__module__}.{key}"
+                out.append(f"{name} was replaced after patching; patched modules still use the old one: patch again")
     return sorted(set(out))

@@ -42,6 +42,8 @@ def gated_mlp(*, act: str) -> Fit:
     Args:
         act: ``"silu"``, ``"gelu_pytorch_tanh"`` or ``"gelu"``; compared with the module's ``act_fn`` bit by bit.
     """
+    if act not in GATED:
+        raise ValueError(f"gated_mlp: act is {act!r}, expected one of {', '.join(GATED)}")
     op, approximate = GATED[act]
     return Fit(
         id=f"gated_mlp[{act}]",

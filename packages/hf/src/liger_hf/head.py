@@ -9,7 +9,6 @@ model.
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -26,7 +25,6 @@ from liger_hf import output, stub, transform
 from liger_hf.accuracy import accuracy_of_logits, shifted, token_accuracy
 from liger_hf.layers import readable
 
-logger = logging.getLogger("liger")
 SLOT = "_liger_slot"
 KEPT = ("skip_logits", "logits", "token_accuracy", "shift_labels", "num_items_in_batch")
 """What the forward offers also where head and loss are not fused at the moment."""

@@ -42,7 +42,8 @@ def clone(fn: types.FunctionType, name: str, replacement: Callable[..., Any]) ->
         del scope[
             "__name__"
         ]  # by this name dynamo would look the global up in the real module, and guard on upstream's
-        remember_globals(fn.__module__, fn.__globals__, scope)
+        if replacement is not _hit:
+            remember_globals(fn, name, scope)
         return _copy(fn, scope, fn.__closure__)
     inner = getattr(fn, "__wrapped__", None)
     layer = getattr(fn, "__qualname__", repr(fn))
@@ -82,11 +83,13 @@ def match(module: nn.Module, options: Mapping[str, Any]) -> str | None:
         return f"{cls.__module__} has no function {options['function']!r}"
     if reason := _computes_half(upstream):
         return reason
+    if cls in _reached:
+        return None
     try:
         forward = clone(cls.forward, options["function"], _hit)
     except PatchRefused as refusal:
         return str(refusal)
-    if cls not in _reached and (reason := _reaches(forward, module)):
+    if reason := _reaches(forward, module):
         return reason
     _reached.add(cls)
     return None

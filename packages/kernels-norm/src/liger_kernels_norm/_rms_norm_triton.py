@@ -14,7 +14,6 @@ import triton.language as tl
 from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
 
 CAST_MODE = {"llama": 0, "fp32-weight": 1, "gemma": 1, "none": 2}
-ROUND_NORMALISED = tl.constexpr(0)
 NO_CAST = tl.constexpr(2)
 WIDE = 8192  # columns a program holds; beyond it the backward's x, dy, w and dw no longer fit into 255 registers x 512
 

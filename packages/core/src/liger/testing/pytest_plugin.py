@@ -10,12 +10,8 @@ import os
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 ACTIVE = pytest.StashKey[bool]()
 

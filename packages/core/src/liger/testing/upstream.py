@@ -24,7 +24,7 @@ from liger.testing.models import (
     snapshot,
     step,
 )
-from liger.testing.observe import count_ops
+from liger.testing.observe import count_ops, largest_allocation
 
 REFERENCE = {"prefer": "reference"}
 
@@ -192,6 +192,48 @@ def check_evaluation(pair: Pair) -> None:
     except ValueError:
         return
     expect(False, "skip_logits=True without labels is not refused")
+
+
+def check_skip_logits(pair: Pair) -> None:
+    """True and False, in training and evaluation: keys, logits and loss."""
+    plain, patched = pair.both()
+    batch = pair.batch()
+    for training in (True, False):
+        plain.train(training), patched.train(training)
+        with torch.no_grad():
+            expected = plain(**batch)
+            kept, skipped = patched(**batch, skip_logits=False), patched(**batch, skip_logits=True)
+        expect(list(kept) == list(expected), f"keys {list(kept)} with skip_logits=False, upstream {list(expected)}")
+        expect_close(kept.logits, expected.logits, "logits with skip_logits=False")
+        without = [k for k in expected if k != "logits"]
+        expect(skipped.logits is None and list(skipped) == without, f"keys {list(skipped)} with skip_logits=True")
+        for out in (kept, skipped):
+            expect_close(out.loss, expected.loss, "the loss")
+
+
+def check_c22_evaluation_contract(pair: Pair) -> None:
+    """Under no_grad: kept logits, generation, what compute_metrics gets, no gradient buffers, the loss of training."""
+    plain, patched = pair.both()
+    batch = pair.batch(tokens=9)
+    trained = patched(**batch).loss.detach()
+    plain.eval(), patched.eval()
+    with torch.no_grad():
+        for keep in (1, torch.tensor([0, 3], device=pair.device)):
+            expected = plain(batch["input_ids"], logits_to_keep=keep).logits
+            found = patched(batch["input_ids"], logits_to_keep=keep).logits
+            expect_close(found, expected, f"logits_to_keep={keep}")
+        made = [
+            m.generate(batch["input_ids"], max_new_tokens=5, do_sample=False, pad_token_id=0) for m in (plain, patched)
+        ]
+        expect(torch.equal(*made), "greedy tokens differ")
+        outputs = [m(**batch).to_tuple()[:2] for m in (plain, patched)]
+        expect_close(outputs[1][1], outputs[0][1], "what compute_metrics gets")
+        expect_close(patched(**batch, skip_logits=True).loss, trained, "the loss in evaluation")
+        with largest_allocation() as largest:
+            patched(**batch, skip_logits=True)
+    rows = batch["input_ids"].numel()
+    weight = patched.get_output_embeddings().weight
+    expect(largest() < max(weight.numel(), rows * weight.shape[0] + 1), "a gradient buffer of the head's size was made")
 
 
 def check_logits_option(pair: Pair) -> None:
