@@ -138,6 +138,6 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def largest_allocation() -> Iterator[Callable[[], int]]:
-    """Elements of the largest tensor made inside the block: ``with largest_allocation() as largest: ...; largest()``."""
+    """Elements of the largest tensor made in the block: ``with largest_allocation() as largest: ...; largest()``."""
     with _Allocations() as mode:  # type: ignore[no-untyped-call]
         yield lambda: mode.largest
