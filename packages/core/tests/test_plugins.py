@@ -199,3 +199,174 @@ def test_unknown_names_in_options_and_prefer(plugin):
     with pytest.raises(KernelUnavailable, match="no kernel of any op"):
         registry.check_prefer({"*": "fast"})
     registry.check_prefer({"*": "reference", "double": "reference"})
+
+
+# -- One bad plugin ----------------------------------------------------------------------------------------------------
+def returning(value, name="liger_register_ops"):
+    def hooked():
+        return value() if callable(value) else value
+
+    hooked.__name__ = name
+    return {name: hook(hooked)}
+
+
+def leaving():
+    raise SystemExit(3)
+
+
+def leaving_later():
+    yield Op(name="half", public="m:h", reference="m:h")
+    raise SystemExit(3)
+
+
+class NoRepr:
+    def __repr__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("api", ["1", None, 1.0, True])
+def test_plugin_api_that_is_no_number_is_a_row(plugin, api):
+    plugins = Plugins([plugin("bad", LIGER_PLUGIN_API=api, **ops(OP)), plugin("good", **ops(OP))])
+    assert only_error(plugins) == f"its LIGER_PLUGIN_API is {api!r}, expected a whole number such as {PLUGIN_API}"
+    assert Registry(plugins).ops == {"double": OP}
+
+
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [
+        (5, "liger_register_ops returned 5, expected a list of declarations"),
+        (0, "liger_register_ops returned 0, expected a list of declarations"),
+        ("rms_norm", "liger_register_ops returned 'rms_norm', expected a list of declarations"),
+        (OP, "expected a list of declarations"),
+        (NoRepr(), "liger_register_ops returned an object of type NoRepr, expected"),
+        (leaving, "liger_register_ops raised SystemExit: 3"),
+        (leaving_later, "liger_register_ops raised SystemExit: 3"),
+    ],
+)
+def test_hook_that_returns_no_declarations_is_a_row(plugin, returned, error):
+    plugins = Plugins([plugin("bad", **returning(returned)), plugin("good", **ops(OP))])
+    registry = Registry(plugins)
+    assert error in only_error(plugins)
+    assert "liger-bad 1.0" in str(plugins.failed[0])
+    assert registry.ops == {"double": OP} and registry.problems == []
+
+
+@pytest.mark.parametrize("returned", [(OP,), {OP.name: OP}.values(), lambda: (d for d in [OP])])
+def test_hook_may_return_any_iterable(plugin, returned):
+    registry = Registry(Plugins([plugin("good", **returning(returned))]))
+    assert registry.ops == {"double": OP} and not registry.plugins.failed
+
+
+def test_import_that_exits_is_a_row(plugin, monkeypatch, tmp_path):
+    (tmp_path / "fake_exits.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    bad = EntryPoint(name="bad", value="fake_exits", group="liger")
+    plugins = Plugins([bad, plugin("good", **ops(OP))])
+    assert only_error(plugins) == "importing it raised SystemExit: 3"
+    assert Registry(plugins).ops == {"double": OP}
+
+
+def test_ctrl_c_is_nobodys_row(plugin):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Registry(Plugins([plugin("slow", **returning(interrupted))]))
+
+
+def test_one_module_under_two_names_is_a_row(plugin):
+    point = plugin("a", **ops(OP))
+    plugins = Plugins([point, EntryPoint(name="b", value=point.value, group="liger")])
+    assert "registering it raised ValueError" in only_error(plugins)
+    assert Registry(plugins).ops == {"double": OP}
+
+
+def test_kernel_of_an_unknown_op_is_a_problem(plugin):
+    kernels = [Kernel(op=op, name="k", fn="m:f", rank=1) for op in ("doubel", "rms_norm")]
+    registry = Registry(Plugins([plugin("a", **ops(OP, *kernels))]))  # rms_norm exists, though not here
+    assert registry.problems == [
+        "liger-a 1.0: kernel 'doubel/k' is for the op 'doubel', which no installed package declares "
+        "(did you mean 'double'?); it is never used"
+    ]
+
+
+def test_declaration_of_another_hook_is_a_problem(plugin):
+    patch = ModelPatch(model_type="x", module="m", fits={}, head=None, mini="m:f")
+    wrong = plugin("a", **ops(patch), **returning([OP], "liger_register_models"))
+    registry = Registry(Plugins([wrong]))
+    assert registry.problems == [
+        "liger-a 1.0: liger_register_ops returned the model 'x', which belongs into liger_register_models; "
+        "it is not used",
+        "liger-a 1.0: liger_register_models returned the op 'double', which belongs into liger_register_ops; "
+        "it is not used",
+    ]
+    assert registry.ops == {} and registry.models == {}
+
+
+@pytest.mark.parametrize(
+    ("declaration", "problem"),
+    [
+        (Op(name=["x"], public="m:f", reference="m:f"), "whose name is not a string"),
+        (Kernel(op="double", name="k", fn="m:f", rank="high"), "has rank 'high', expected a number"),
+    ],
+)
+def test_declaration_with_fields_of_a_wrong_type(plugin, declaration, problem):
+    registry = Registry(Plugins([plugin("a", **ops(declaration)), plugin("good", **ops(OP))]))
+    assert problem in registry.problems[0] and "liger-a 1.0" in registry.problems[0]
+    assert [k.name for k in registry.kernels("double")] == ["reference"]
+
+
+def test_problem_of_a_duplicate_model_type(plugin):
+    patch = ModelPatch(model_type="x", module="m", fits={}, head=None, mini="m:f")
+    both = [plugin(name, **returning([patch], "liger_register_models")) for name in ("a", "b")]
+    registry = Registry(Plugins(both))
+    assert registry.models == {}
+    assert registry.problem("model", "x") == (
+        "model 'x' is declared by liger-a 1.0 and liger-b 1.0; neither is used: remove one of them"
+    )
+    assert registry.problem("model", "y") is None and registry.problem("op", "x") is None
+
+
+def test_preferences_and_options_of_a_wrong_type(plugin):
+    registry = Registry(Plugins([plugin("a", **ops(OP))]))
+    for call, message in (
+        (lambda: registry.check_options(5), "options is 5, expected a mapping from op to a mapping"),
+        (lambda: registry.check_options({"double": 5}), r"options\['double'\] is 5, expected a mapping from option"),
+        (lambda: registry.check_prefer({"double": 5}), "prefer has 'double': 5, expected the names"),
+        (lambda: liger.prefer(5).__enter__(), "prefer is 5, expected a kernel's name"),
+        (lambda: liger.options(rms_norm=5).__enter__(), r"options\['rms_norm'\] is 5"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
+
+
+# -- The command line --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("command", [["plugins"], ["plugins", "--json"], ["doctor"], ["doctor", "--json"]])
+def test_commands_show_odd_plugins(plugin, command):
+    from typer.testing import CliRunner
+
+    from liger import registry
+    from liger.cli import app
+
+    def odd():
+        raise ValueError("[/red] [bold]")
+
+    broken = plugin("[/b]", dist="liger-odd", version=None, module="fake_odd", **returning(odd))
+    nameless = plugin("nameless", **returning(5))
+    vars(nameless)["dist"] = SimpleNamespace(name=None, version=None)
+    previous = registry.use(Registry(Plugins([broken, nameless, plugin("good", **ops(OP))])))
+    try:
+        result = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+    finally:
+        registry.use(previous)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "[/red] [bold]" in result.output
+
+
+def test_version():
+    from typer.testing import CliRunner
+
+    from liger.cli import app
+
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0 and result.output == f"liger {liger.__version__}\n"

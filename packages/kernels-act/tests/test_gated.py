@@ -138,3 +138,25 @@ def test_more_than_2_31_elements(device: str) -> None:
     up = torch.ones_like(gate)
     y = ops.silu_mul(gate, up, kernel="triton")
     assert torch.equal(y[-3:], ops.silu_mul(gate[-3:], up[-3:], kernel="triton"))
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("op", ["silu_mul", "gelu_mul"])
+def test_second_derivative_is_refused(op: str, device: str) -> None:
+    pair = [torch.randn(3, 8, device=device, requires_grad=True) for _ in range(2)]
+    with pytest.raises(RuntimeError, match=f"{op}: this kernel has no second derivative.*liger.prefer"):
+        torch.autograd.grad(getattr(ops, op)(*pair, kernel="triton").sum(), pair, create_graph=True)
+
+
+@pytest.mark.parametrize("op", ["silu_mul", "gelu_mul"])
+def test_second_derivative_of_the_reference(op: str) -> None:
+    pair = [torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    assert torch.autograd.gradgradcheck(lambda *t: getattr(ops, op)(*t, kernel="reference"), pair)
+
+
+@pytest.mark.parametrize("op", ["silu_mul", "gelu_mul"])
+def test_arguments_that_are_no_tensors(op: str) -> None:
+    with pytest.raises(TypeError, match=f"{op}: gate must be a tensor, got list"):
+        getattr(ops, op)([1.0], torch.ones(1))
+    with pytest.raises(TypeError, match=f"{op}: up must be a tensor, got NoneType"):
+        getattr(ops, op)(torch.ones(1), None)

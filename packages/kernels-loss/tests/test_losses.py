@@ -200,13 +200,28 @@ def test_c02_all_ignored_or_no_rows(op: str, kernel: str, rows: int, device: str
             assert all(g.shape == t.shape and not g.any() for g, t in zip(gradients(loss, inputs), inputs, strict=True))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("op", "kernel"), BOTH)
-def test_num_items_0_leaves_gradients_finite(op: str, kernel: str, device: str) -> None:
-    for zero in (0, torch.tensor(0)):
-        inputs = make(op, 3, 9, device)
-        loss = call(op, kernel)(inputs, torch.full((3,), -100, device=device), num_items=zero)
-        assert loss.isnan()
-        assert not any(g.any() for g in gradients(loss, inputs))
+def test_num_items_0_is_a_division_by_0(op: str, kernel: str, smoothing: float, device: str) -> None:
+    """As upstream's ``cross_entropy(reduction="sum") / num_items``; nothing hides that a batch was counted wrongly."""
+    for labels in ([-100, -100, -100], [1, -100, 4]):
+        target = torch.tensor(labels, device=device)
+        for zero in (0, 0.0, torch.tensor(0), torch.tensor(0, device=device)):
+            inputs = make(op, 3, 9, device)
+            loss = call(op, kernel)(inputs, target, label_smoothing=smoothing, num_items=zero)
+            eager = F.cross_entropy(logits_of(inputs), target, reduction="sum", label_smoothing=smoothing) / zero_of(
+                zero
+            )
+            assert torch.equal(loss.isnan(), eager.isnan()) and torch.equal(loss.isposinf(), eager.isposinf())
+            got, expected = gradients(loss, inputs), gradients(eager, inputs)
+            for a, b in zip(got, expected, strict=True):
+                assert torch.equal(a.isfinite(), b.isfinite())
+                assert not a[a.isfinite()].any() and not b[b.isfinite()].any()
+
+
+def zero_of(zero: object) -> Tensor:
+    """Python raises for a division by its own 0."""
+    return zero if isinstance(zero, Tensor) else torch.tensor(zero)
 
 
 @pytest.mark.parametrize("classes", [1, 97, 1025, 32769, 129919])
@@ -386,14 +401,21 @@ def test_inside_checkpointing(op: str, kernel: str, reentrant: bool, device: str
     assert all(torch.equal(t.grad, g) for t, g in zip(inputs, plain, strict=True))
 
 
-@pytest.mark.triton
-def test_no_second_derivative(device: str) -> None:
-    inputs = make("cross_entropy", 3, 5, device)
-    target = torch.zeros(3, dtype=torch.long, device=device)
-    loss = ops.cross_entropy(*inputs, target, kernel="triton")
-    (gradient,) = torch.autograd.grad(loss, inputs, create_graph=True)
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        gradient.sum().backward()
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize(("op", "kernel"), FUSED)
+def test_second_derivative_is_refused(op: str, kernel: str, reduction: str, device: str) -> None:
+    inputs, target = make(op, 3, 5, device), torch.zeros(3, dtype=torch.long, device=device)
+    loss = call(op, kernel)(inputs, target, reduction=reduction).sum()
+    with pytest.raises(RuntimeError, match=f"{op}: this kernel has no second derivative.*liger.prefer"):
+        torch.autograd.grad(loss, inputs, create_graph=True)
+
+
+@pytest.mark.parametrize("op", ["cross_entropy", "linear_cross_entropy"])
+def test_second_derivative_of_the_reference(op: str) -> None:
+    inputs = [t.detach().double().requires_grad_() for t in make(op, 3, 5, "cpu")]
+    target = torch.tensor([1, -100, 4])
+    options = {"softcap": 3.0, "label_smoothing": 0.1, "z_loss": 0.1}
+    assert torch.autograd.gradgradcheck(lambda *t: call(op, "reference")(t, target, **options), inputs)
 
 
 # -- Bad input ---------------------------------------------------------------------------------------------------------
@@ -455,6 +477,28 @@ def _bad_calls() -> list[tuple[type[Exception], str, Callable[[], object]]]:
         ),
         (ValueError, r"accum_dtype is torch.float16", lambda: lce(h, w, y, accum_dtype=torch.float16)),
         (ValueError, r"workspace_mb is 0, expected None or a positive", lambda: lce(h, w, y, workspace_mb=0)),
+        (TypeError, r"num_items must be None, a number or a tensor .*got str", lambda: ce(z, y, num_items="3")),
+        (TypeError, r"num_items must be .*got list", lambda: lce(h, w, y, num_items=[3])),
+        (ValueError, r"num_items is nan, expected", lambda: ce(z, y, num_items=float("nan"))),
+        (TypeError, r"ignore_index must be an int, got NoneType", lambda: ce(z, y, ignore_index=None)),
+        (TypeError, r"label_smoothing must be a number, got str", lambda: ce(z, y, label_smoothing="0.1")),
+        (TypeError, r"softcap must be None or a number, got list", lambda: ce(z, y, softcap=[3.0])),
+        (TypeError, r"logit_scale must be a number, got NoneType", lambda: ce(z, y, logit_scale=None)),
+        (TypeError, r"z_loss must be a number, got str", lambda: ce(z, y, z_loss="0")),
+        (ValueError, r"z_loss is -0.1, expected a finite number", lambda: ce(z, y, z_loss=-0.1)),
+        (ValueError, r"z_loss is nan, expected a finite number", lambda: lce(h, w, y, z_loss=float("nan"))),
+        (TypeError, r"workspace_mb must be None or a number, got str", lambda: lce(h, w, y, workspace_mb="1")),
+        (TypeError, r"workspace_mb must be None or a number, got list", lambda: lce(h, w, y, workspace_mb=[1])),
+        (ValueError, r"workspace_mb is -1, expected", lambda: lce(h, w, y, workspace_mb=-1)),
+        (ValueError, r"workspace_mb is nan, expected", lambda: lce(h, w, y, workspace_mb=float("nan"))),
+        (TypeError, r"cross_entropy: logits must be a tensor, got list", lambda: ce([[1.0]], y)),
+        (TypeError, r"cross_entropy: target must be a tensor, got NoneType", lambda: ce(z, None)),
+        (TypeError, r"cross_entropy: weight must be a tensor, got float", lambda: ce(z, y, 1.0)),
+        (TypeError, r"hidden must be a tensor, got NoneType", lambda: lce(None, w, y)),
+        (TypeError, r"weight must be a tensor, got list", lambda: lce(h, [1.0], y)),
+        (TypeError, r"target must be a tensor, got int", lambda: lce(h, w, 0)),
+        (TypeError, r"bias must be a tensor, got float", lambda: lce(h, w, y, 0.5)),
+        (TypeError, r"class_weight must be a tensor, got list", lambda: lce(h, w, y, None, [1.0])),
         (TypeError, r"unexpected keyword argument 'chunk'", lambda: lce(h, w, y, chunk=3)),
     ]
 

@@ -177,3 +177,33 @@ def test_more_than_2_31_elements(device: str) -> None:
     x = torch.randn(rows, 8192, device=device, dtype=torch.bfloat16)
     y = ops.rms_norm(x, kernel="triton")
     assert torch.equal(y[-3:], ops.rms_norm(x[-3:], kernel="triton"))
+
+
+@pytest.mark.triton
+def test_second_derivative_is_refused(device: str) -> None:
+    x, w = (torch.randn(s, device=device, requires_grad=True) for s in ((3, 8), (8,)))
+    with pytest.raises(RuntimeError, match=r"rms_norm: this kernel has no second derivative.*liger.prefer"):
+        torch.autograd.grad(ops.rms_norm(x, w, kernel="triton").sum(), (x, w), create_graph=True)
+
+
+@pytest.mark.parametrize("cast", CASTS)
+def test_second_derivative_of_the_reference(cast: str) -> None:
+    x, w = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((3, 8), (8,)))
+    assert torch.autograd.gradgradcheck(lambda *t: ops.rms_norm(*t, cast=cast, kernel="reference"), (x, w))
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments", "options"),
+    [
+        (TypeError, "x must be a tensor, got list", ([1.0],), {}),
+        (TypeError, "x must be a tensor, got NoneType", (None,), {}),
+        (TypeError, "weight must be a tensor, got float", (torch.ones(2), 1.0), {}),
+        (TypeError, "eps must be a number, got str", (torch.ones(2),), {"eps": "1e-6"}),
+        (TypeError, "offset must be a number, got NoneType", (torch.ones(2),), {"offset": None}),
+        (ValueError, "eps is -1.0, expected", (torch.ones(2),), {"eps": -1.0}),
+        (ValueError, "eps is nan, expected", (torch.ones(2),), {"eps": float("nan")}),
+    ],
+)
+def test_arguments_of_a_wrong_type(error, message, arguments, options) -> None:
+    with pytest.raises(error, match=f"rms_norm: {message}"):
+        ops.rms_norm(*arguments, **options)

@@ -197,3 +197,31 @@ def test_bad_types() -> None:
 )
 def test_large(sizes: dict[str, int], device: str) -> None:
     Case(kernel=find("rope/triton"), dtype="bfloat16", sizes=sizes).check(device)
+
+
+def _small(dtype: torch.dtype, device: str) -> list[torch.Tensor]:
+    shapes = ((1, 2, 3, 4), (1, 1, 3, 4), (1, 3, 4), (1, 3, 4))
+    return [torch.randn(s, dtype=dtype, device=device, requires_grad=True) for s in shapes]
+
+
+@pytest.mark.triton
+def test_second_derivative_is_refused(device: str) -> None:
+    inputs = _small(torch.float32, device)
+    q, k = ops.rope(*inputs, kernel="triton")
+    with pytest.raises(RuntimeError, match=r"rope: this kernel has no second derivative.*liger.prefer"):
+        torch.autograd.grad(q.sum() + k.sum(), inputs, create_graph=True)
+
+
+def test_second_derivative_of_the_reference() -> None:
+    inputs = _small(torch.float64, "cpu")
+    assert torch.autograd.gradgradcheck(lambda *t: ops.rope(*t, kernel="reference"), inputs)
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("value", [None, [1.0], 2])
+def test_arguments_that_are_no_tensors(at: int, value: object) -> None:
+    inputs: list[object] = [*_small(torch.float32, "cpu")]
+    inputs[at] = value
+    name = ("q", "k", "cos", "sin")[at]
+    with pytest.raises(TypeError, match=f"rope: {name} must be a tensor, got {type(value).__name__}"):
+        ops.rope(*inputs)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from liger.errors import LigerError
 from liger.registry import registry
@@ -18,6 +19,23 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Fused kernel
 app.add_typer(new, name="new")
 console = Console()
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from liger import __version__
+
+        typer.echo(f"liger {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Fused kernels for Hugging Face models."""
 
 
 @app.command()
@@ -32,7 +50,7 @@ def plugins(as_json: Json = False) -> None:
     table = Table("plugin", "distribution", "implements / problem", box=None, pad_edge=False)
     for info in infos:
         state = "disabled by LIGER_DISABLE_PLUGINS" if info.disabled else info.error or ", ".join(info.hooks)
-        table.add_row(info.name, info.owner, state)
+        table.add_row(*map(Text, (info.name, info.owner, state)))  # square brackets in a message are no markup
     console.print(table)
     for problem in registry().problems:
         console.print(f"problem: {problem}", markup=False)

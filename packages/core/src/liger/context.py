@@ -24,6 +24,10 @@ def as_prefer(prefer: str | Mapping[str, str] | None) -> dict[str, str]:
     """Normalise a preference: a bare kernel name counts for every op that has such a kernel."""
     from liger.registry import registry
 
+    if prefer is not None and not isinstance(prefer, (str, Mapping)):
+        raise TypeError(
+            f"prefer is {prefer!r}, expected a kernel's name such as 'reference', or a mapping from op to kernel name"
+        )
     chosen = {} if prefer is None else {"*": prefer} if isinstance(prefer, str) else dict(prefer)
     registry().check_prefer(chosen)
     return chosen
@@ -34,6 +38,7 @@ def prefer(choice: str | Mapping[str, str]) -> Iterator[None]:
     """Choose kernels by hand inside the block: ``"reference"`` or ``{"rms_norm": "triton"}``.
 
     Raises:
+        TypeError: ``choice`` is neither a name nor a mapping.
         KernelUnavailable: no such kernel; raised again at the call if the kernel cannot serve it.
     """
     previous = CONTEXT.prefer

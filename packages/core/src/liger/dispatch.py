@@ -107,6 +107,20 @@ def bind(op: str, kernel: str | None, options: Mapping[str, Any]) -> Callable[..
     return bound
 
 
+def check_tensor(op: str, name: str, value: object) -> None:
+    """Raise TypeError that names the argument unless ``value`` is a tensor."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{op}: {name} must be a tensor, got {type(value).__name__}")
+
+
+def check_number(op: str, name: str, value: object, expected: str = "a number") -> None:
+    """Raise TypeError that names the argument unless ``value`` is a Python or numpy number."""
+    if isinstance(value, (int, float)):
+        return
+    if isinstance(value, torch.Tensor) or not hasattr(value, "__float__"):
+        raise TypeError(f"{op}: {name} must be {expected}, got {type(value).__name__}")
+
+
 def run(
     op: str,
     tensors: Sequence[torch.Tensor | None],

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from typing import Any
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from liger.registry import disabled_kernels, registry
 
@@ -53,8 +53,8 @@ def _versions() -> dict[str, str]:
     names = {d.name for d in metadata.distributions() if d.name and d.name.startswith("liger-")}
     for name in (*sorted(names), *FLOORS, "accelerate", "peft", "trl"):
         try:
-            out[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
+            out[name] = metadata.version(name) or "unknown"  # a half-removed distribution has none
+        except (metadata.PackageNotFoundError, KeyError):
             continue
     return out
 
@@ -63,7 +63,7 @@ def _version_problems(versions: dict[str, str]) -> list[str]:
     out = [
         f"{name} {versions[name]} is older than {floor}, the oldest that is tested: pip install '{name}>={floor}'"
         for name, floor in FLOORS.items()
-        if name in versions and Version(versions[name]) < Version(floor)
+        if name in versions and _older(versions[name], floor)
     ]
     ours = {v for n, v in versions.items() if n.startswith("liger-") and n != "liger-kernel"}
     if len(ours) > 1:
@@ -71,6 +71,13 @@ def _version_problems(versions: dict[str, str]) -> list[str]:
             f"liger packages of different versions are installed ({', '.join(sorted(ours))}): upgrade all of them"
         )
     return out
+
+
+def _older(version: str, floor: str) -> bool:
+    try:
+        return Version(version) < Version(floor)
+    except InvalidVersion:  # somebody's own build
+        return False
 
 
 def _environment_problems() -> list[str]:

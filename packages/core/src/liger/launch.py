@@ -80,6 +80,23 @@ def _has_hooks() -> bool:
     return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
+def refuse_second_derivative(op: str) -> None:
+    """Call this first in every ``autograd.Function.backward``; ``op`` is the op's name.
+
+    Gradients are recorded inside a backward for ``create_graph=True`` alone. What a kernel writes has no graph, so what
+    is made of it would silently lack terms. ``once_differentiable`` does not see it where dy requires no gradient,
+    and takes longer on the host.
+
+    Raises:
+        RuntimeError: a second derivative is being prepared.
+    """
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError(
+            f"{op}: this kernel has no second derivative, which create_graph=True asks for; compute the forward with "
+            f'kernel="reference" or inside `with liger.prefer("reference")`, which has one'
+        )
+
+
 def ceil_div(a: int, b: int) -> int:
     """a / b, rounded up. Triton's own ``cdiv`` is made for kernels as well, and takes 10 us on the host."""
     return -(-a // b)

@@ -79,9 +79,15 @@ class Plugins:
             caller = self.manager.subset_hook_caller(hook, [p for p in self.manager.get_plugins() if p is not plugin])
             try:
                 results += [(info, r) for r in caller(**kwargs)]
-            except Exception as error:
-                self.infos[index] = _failed(info, f"{hook} raised {type(error).__name__}: {error}")
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # sys.exit() in a hook is that plugin's row as well
+                self.infos[index] = _failed(info, f"{hook} raised {describe(error)}")
         return results
+
+    def fail(self, info: PluginInfo, error: str) -> None:
+        """Turn a loaded plugin into a failed row; nothing of it is called any more."""
+        self.infos = [_failed(i, error) if i.name == info.name and not i.error else i for i in self.infos]
 
     def _load(self, name: str, eps: list[metadata.EntryPoint], disabled: bool) -> None:
         infos = [PluginInfo(name=name, dist=_dist(e)[0], version=_dist(e)[1], entry_point=e.value) for e in eps]
@@ -98,30 +104,59 @@ class Plugins:
     def _register(self, info: PluginInfo, ep: metadata.EntryPoint) -> PluginInfo:
         try:
             plugin = ep.load()
-        except Exception as error:  # whatever a third party's import raises is that plugin's row
-            return _failed(info, f"importing it raised {type(error).__name__}: {error}")
-        api = getattr(plugin, "LIGER_PLUGIN_API", PLUGIN_API)
+            api = getattr(plugin, "LIGER_PLUGIN_API", PLUGIN_API)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a third party's import raises, sys.exit() too, is that plugin's row
+            return _failed(info, f"importing it raised {describe(error)}")
+        if type(api) is not int:
+            return _failed(info, f"its LIGER_PLUGIN_API is {shown(api)}, expected a whole number such as {PLUGIN_API}")
         if api != PLUGIN_API:
             fix = "a newer version of the plugin" if api < PLUGIN_API else "a newer liger-core"
             return _failed(info, f"it was written for plugin API {api}, this liger has {PLUGIN_API}; install {fix}")
         try:
             self.manager.register(plugin, name=info.name)
             self.manager.check_pending()
-        except pluggy.PluginValidationError as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             if self.manager.get_plugin(info.name) is not None:
                 self.manager.unregister(name=info.name)
-            return _failed(info, _hook_error(plugin, error))
+            wrong_hook = isinstance(error, pluggy.PluginValidationError)
+            return _failed(
+                info, _hook_error(plugin, error) if wrong_hook else f"registering it raised {describe(error)}"
+            )
         hooks = tuple(sorted(h.name for h in self.manager.get_hookcallers(plugin) or ()))
         return _replace(info, hooks=hooks)
 
 
 def _dist(ep: metadata.EntryPoint) -> tuple[str, str]:
-    return (ep.dist.name, ep.dist.version) if ep.dist else ("unknown distribution", "?")
+    # metadata without a name or version, as a half-removed distribution leaves it, gives None
+    return (
+        (ep.dist.name or "unknown distribution", ep.dist.version or "?") if ep.dist else ("unknown distribution", "?")
+    )
 
 
-def _hook_error(plugin: object, error: pluggy.PluginValidationError) -> str:
+def describe(error: BaseException) -> str:
+    """``ValueError: what it says``, also of an error that cannot be printed."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
+
+
+def shown(value: object) -> str:
+    """``repr`` in at most 200 characters, also of an object that has none."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"an object of type {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _hook_error(plugin: object, error: BaseException) -> str:
     known = sorted(n for n in vars(hookspecs) if n.startswith("liger_"))
-    for name in vars(plugin):
+    for name in dir(plugin):
         if hasattr(getattr(plugin, name, None), "liger_impl") and name not in known:
             import difflib
 

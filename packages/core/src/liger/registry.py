@@ -11,7 +11,7 @@ from typing import Any
 from liger._known import OPS
 from liger.declare import Fit, Kernel, ModelPatch, Needs, Op
 from liger.errors import DuplicateName, KernelUnavailable, PluginError
-from liger.plugins import Plugins
+from liger.plugins import PluginInfo, Plugins, describe, shown
 
 Declaration = Op | Kernel | Fit | ModelPatch
 
@@ -23,11 +23,18 @@ class Registry:
         self.plugins = plugins
         self.problems: list[str] = []
         self._owners: dict[tuple[str, str], list[str]] = {}
+        self._duplicates: dict[tuple[str, str], str] = {}
         declared = self._collect()
         self.ops: dict[str, Op] = _index(declared["op"])
         self.fits: dict[str, Fit] = _index(declared["fit"])
         self.models: dict[str, ModelPatch] = _index(declared["model"])
         self._kernels: dict[str, Kernel] = _index(declared["kernel"])
+        for kernel in self._kernels.values():
+            if kernel.op not in self.ops and kernel.op not in OPS and self.problem("op", kernel.op) is None:
+                self.problems.append(
+                    f"{self.owner('kernel', kernel.id)}: kernel {kernel.id!r} is for the op {kernel.op!r}, which no "
+                    f"installed package declares{_near(kernel.op, {*self.ops, *OPS})}; it is never used"
+                )
         for op in self.ops.values():
             reference = Kernel(op=op.name, name="reference", fn=op.reference, rank=0, needs=Needs())
             if self._kernels.setdefault(reference.id, reference) is reference:
@@ -54,9 +61,17 @@ class Registry:
         """``dist version`` of a declaration; ``kind`` is op, kernel, fit or model."""
         return self._owners[kind, name][0]
 
+    def problem(self, kind: str, name: str) -> str | None:
+        """Why there is no ``name`` although it is declared: several do; ``kind`` is op, kernel, fit or model."""
+        return self._duplicates.get((kind, name))
+
     def check_options(self, options: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raise TypeError for an option or op name that no declaration knows."""
+        """Raise TypeError for an option that its op does not have or a wrong type, KernelUnavailable for no such op."""
+        if not isinstance(options, Mapping):
+            raise TypeError(f"options is {options!r}, expected a mapping from op to a mapping from option to value")
         for op, values in options.items():
+            if not isinstance(values, Mapping):
+                raise TypeError(f"options[{op!r}] is {values!r}, expected a mapping from option to value")
             known = self.op(op).options
             for name in values:
                 if name not in known:
@@ -68,6 +83,8 @@ class Registry:
     def check_prefer(self, prefer: Mapping[str, str]) -> None:
         """Raise KernelUnavailable for a kernel name that the op does not have; ``"*"`` must exist in some op."""
         for op, name in prefer.items():
+            if not isinstance(op, str) or not isinstance(name, str):
+                raise TypeError(f"prefer has {op!r}: {name!r}, expected the names of an op and of one of its kernels")
             known = {k.name for k in (self._kernels.values() if op == "*" else self.kernels(self.op(op).name))}
             if name not in known:
                 raise KernelUnavailable(
@@ -76,27 +93,61 @@ class Registry:
                 )
 
     def _collect(self) -> dict[str, list[Declaration]]:
-        hooks = ("liger_register_ops", "liger_register_fits", "liger_register_models")
         found: dict[tuple[str, str], list[tuple[str, Declaration]]] = {}
-        for hook in hooks:
-            for info, declarations in self.plugins.call(hook):
-                for declaration in declarations or ():
+        for hook in dict.fromkeys(_HOOKS.values()):
+            for info, returned in self.plugins.call(hook):
+                for declaration in self._listed(info, hook, returned):
                     kind = _KINDS.get(type(declaration))
-                    if kind is None:
-                        self.problems.append(f"{info.owner}: {hook} returned {declaration!r}, not a declaration")
+                    wrong = _wrong(hook, kind, declaration)
+                    if kind is None or wrong:
+                        self.problems.append(f"{info.owner}: {wrong}")
                         continue
                     found.setdefault((kind, _name(declaration)), []).append((info.owner, declaration))
         out: dict[str, list[Declaration]] = {kind: [] for kind in _KINDS.values()}
         for (kind, name), claims in found.items():
             if len(claims) > 1:
-                self.problems.append(str(duplicate(kind, name, [owner for owner, _ in claims])))
+                self._duplicates[kind, name] = str(duplicate(kind, name, [owner for owner, _ in claims]))
+                self.problems.append(self._duplicates[kind, name])
                 continue
             self._owners[kind, name] = [claims[0][0]]
             out[kind].append(claims[0][1])
         return out
 
+    def _listed(self, info: PluginInfo, hook: str, returned: Any) -> list[Any]:
+        """What a hook returned, as a list; the plugin fails if it is no iterable, or raises while iterated."""
+        if isinstance(returned, (str, bytes)) or not isinstance(returned, Iterable):
+            self.plugins.fail(info, f"{hook} returned {shown(returned)}, expected a list of declarations")
+            return []
+        try:
+            return list(returned)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self.plugins.fail(info, f"{hook} raised {describe(error)}")
+            return []
+
 
 _KINDS: dict[type, str] = {Op: "op", Kernel: "kernel", Fit: "fit", ModelPatch: "model"}
+_HOOKS = {
+    "op": "liger_register_ops",
+    "kernel": "liger_register_ops",
+    "fit": "liger_register_fits",
+    "model": "liger_register_models",
+}
+
+
+def _wrong(hook: str, kind: str | None, declaration: Any) -> str | None:
+    """Why what ``hook`` returned cannot be used."""
+    if kind is None:
+        return f"{hook} returned {shown(declaration)}, not a declaration"
+    parts = (declaration.op, declaration.name) if isinstance(declaration, Kernel) else (_name(declaration),)
+    if not all(isinstance(part, str) for part in parts):
+        return f"{hook} returned {shown(declaration)}, whose name is not a string"
+    if kind == "kernel" and not isinstance(declaration.rank, (int, float)):
+        return f"kernel {declaration.id!r} has rank {shown(declaration.rank)}, expected a number"
+    if hook != _HOOKS[kind]:
+        return f"{hook} returned the {kind} {_name(declaration)!r}, which belongs into {_HOOKS[kind]}; it is not used"
+    return None
 
 
 def duplicate(kind: str, name: str, owners: Iterable[str]) -> DuplicateName:

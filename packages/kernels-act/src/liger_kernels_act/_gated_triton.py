@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import ceil_div, launch, next_power_of_2, private_op
+from liger.launch import ceil_div, launch, next_power_of_2, private_op, refuse_second_derivative
 
 SILU, GELU_TANH, GELU = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 ACTIVATION = {"silu": 0, "tanh": 1, "none": 2}
@@ -172,8 +172,8 @@ class _Gated(torch.autograd.Function):
         return _launch_forward(gate, up, act)  # type: ignore[no-any-return]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        refuse_second_derivative("silu_mul" if ctx.act == "silu" else "gelu_mul")
         gate, up = ctx.saved_tensors
         need_gate, need_up, _ = ctx.needs_input_grad
         dgate, dup = _launch_backward(dy, gate, up, ctx.act, need_gate, need_up)

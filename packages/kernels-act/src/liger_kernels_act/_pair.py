@@ -7,15 +7,18 @@ from typing import Any
 
 import torch
 
+from liger.dispatch import check_tensor
+
 
 def check_pair(op: str, gate: torch.Tensor, up: torch.Tensor) -> None:
     """Raise unless gate and up are floating, of one shape and on one device.
 
     Raises:
-        TypeError: a tensor is not floating, or up is on another device than gate.
+        TypeError: an argument is no tensor or not floating, or up is on another device than gate.
         ValueError: the shapes differ.
     """
     for name, t in (("gate", gate), ("up", up)):
+        check_tensor(op, name, t)
         if not t.dtype.is_floating_point:
             raise TypeError(f"{op}: {name} must be floating, got {t.dtype} {tuple(t.shape)}")
     if up.device != gate.device:

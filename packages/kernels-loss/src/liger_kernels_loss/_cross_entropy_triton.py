@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import ceil_div, launch, next_power_of_2, private_op
+from liger.launch import ceil_div, launch, next_power_of_2, private_op, refuse_second_derivative
 from liger_kernels_loss._loss import Loss, divide, divisor
 from liger_kernels_loss._rows_triton import (
     LN2,
@@ -169,8 +169,8 @@ class _CrossEntropy(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        refuse_second_derivative("cross_entropy")
         dlogits = _launch_backward(dy, *ctx.saved_tensors, *ctx.loss)
         return dlogits.view(ctx.shape), None, None, None, None
 

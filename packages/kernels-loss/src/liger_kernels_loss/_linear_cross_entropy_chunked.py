@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from liger.launch import private_op
+from liger.launch import private_op, refuse_second_derivative
 from liger_kernels_loss._loss import Loss, divide, divisor
 from liger_kernels_loss.transforms import head
 
@@ -195,8 +195,8 @@ def _scaled_in_place(
 
 
 def _upstream(dy: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor:
-    """dy times the power of two of ``factor``, the part that ``chunked`` left out."""
-    return dy if factor is None else dy * (factor / _mantissa(factor))
+    """dy times the power of two of ``factor``, the part that ``chunked`` left out; 0 and inf went in whole."""
+    return dy if factor is None else dy * (factor / _mantissa(factor)).nan_to_num(nan=1.0)
 
 
 def _mantissa(factor: torch.Tensor) -> torch.Tensor:
@@ -224,7 +224,7 @@ class _Reduced(torch.autograd.Function):
         needs: tuple[bool, bool, bool],
         options: tuple[Any, ...],
     ) -> torch.Tensor:
-        factor = None if by is None else by.masked_fill(by == 0, 1.0).reciprocal()
+        factor = None if by is None else by.reciprocal()
         rows, *made = chunked(hidden, weight, target, bias, class_weight, factor, *options, *needs)
         ctx.options, ctx.needs, ctx.compiled = options, needs, torch.compiler.is_compiling()
         ctx.dtypes = (hidden.dtype, weight.dtype, weight.dtype)
@@ -236,8 +236,8 @@ class _Reduced(torch.autograd.Function):
         return divide(rows.sum(), by)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        refuse_second_derivative("linear_cross_entropy")
         if ctx.compiled:
             scale = _scaled
             factor, *made = ctx.saved_tensors
@@ -273,8 +273,8 @@ class _Rows(torch.autograd.Function):
         return rows
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        refuse_second_derivative("linear_cross_entropy")
         hidden, weight, *others = ctx.saved_tensors
         _, *made = chunked(hidden, weight, *others, dy, *ctx.options, *ctx.needs)
         dtypes = (hidden.dtype, weight.dtype, weight.dtype)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from liger.dispatch import check_number, check_tensor
 from liger.launch import private_op
 from liger_kernels_loss.transforms import check_transform
 
@@ -24,25 +25,37 @@ class Loss(NamedTuple):
 
 # -- Checks ------------------------------------------------------------------------------------------------------------
 def check_options(op: str, loss: Loss, reduction: str, num_items: int | float | torch.Tensor | None) -> None:
-    """Raise ValueError for values outside the options' range or for options that contradict each other."""
+    """Raise for values outside the options' range, of another type, or that contradict each other."""
+    if not isinstance(loss.ignore_index, int):
+        raise TypeError(f"{op}: ignore_index must be an int, got {type(loss.ignore_index).__name__}")
+    for name, value in (("label_smoothing", loss.label_smoothing), ("z_loss", loss.z_loss)):
+        check_number(op, name, value)
     if reduction not in REDUCTIONS:
         raise ValueError(f"{op}: reduction is {reduction!r}, expected one of {', '.join(REDUCTIONS)}")
     if not 0.0 <= loss.label_smoothing <= 1.0:
         raise ValueError(f"{op}: label_smoothing is {loss.label_smoothing!r}, expected a number in [0, 1]")
+    if not 0.0 <= loss.z_loss < float("inf"):
+        raise ValueError(f"{op}: z_loss is {loss.z_loss!r}, expected a finite number, 0 or more")
     check_transform(op, softcap=loss.softcap, logit_scale=loss.logit_scale)
-    if num_items is None:
-        return
+    if num_items is not None:
+        _check_num_items(op, reduction, num_items)
+
+
+def _check_num_items(op: str, reduction: str, num_items: int | float | torch.Tensor) -> None:
     if reduction == "none":
         raise ValueError(f"{op}: num_items divides a sum, but reduction is 'none'; use 'mean' or 'sum'")
     if isinstance(num_items, torch.Tensor):
         if num_items.numel() != 1:
             raise ValueError(f"{op}: num_items has shape {tuple(num_items.shape)}, expected one element")
-    elif num_items < 0:
+        return
+    check_number(op, "num_items", num_items, "None, a number or a tensor of one element")
+    if not num_items >= 0:
         raise ValueError(f"{op}: num_items is {num_items}, expected a number of items, 0 or more")
 
 
 def check_target(op: str, target: torch.Tensor, like: torch.Tensor, name: str) -> None:
-    """``target`` must hold integers, one for each row of ``like``, on the same device."""
+    """``target`` must be a tensor of integers, one for each row of ``like``, on the same device."""
+    check_tensor(op, "target", target)
     if target.dtype.is_floating_point or target.dtype.is_complex or target.dtype == torch.bool:
         raise TypeError(f"{op}: target must hold integer class indices, got {target.dtype}")
     if target.device != like.device:
@@ -60,6 +73,7 @@ def check_class_weight(
     """Return class weights (V,) in the dtype of the statistics, or None."""
     if weight is None:
         return None
+    check_tensor(op, name, weight)
     if not weight.dtype.is_floating_point or weight.device != like.device:
         raise TypeError(f"{op}: {name} must be floating on {like.device}, got {weight.dtype} on {weight.device}")
     if weight.shape != (classes,):
@@ -135,8 +149,5 @@ def divisor(
 
 
 def divide(total: torch.Tensor, by: torch.Tensor | None) -> torch.Tensor:
-    """From the sum over rows to the loss. Division by 0 gives nan, as in torch, but leaves the gradients finite."""
-    if by is None:
-        return total
-    empty = by == 0
-    return total / by.masked_fill(empty, 1.0) + torch.zeros_like(by).masked_fill(empty, float("nan"))
+    """From the sum over rows to the loss. As in torch, 0 / 0 is nan and x / 0 inf, and ignored rows have gradient 0."""
+    return total if by is None else total / by

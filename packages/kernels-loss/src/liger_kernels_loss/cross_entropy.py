@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import check_tensor, public, run
 from liger_kernels_loss._loss import (
     Loss,
     check_class_weight,
@@ -92,7 +92,8 @@ def cross_entropy(
         logit_scale: factor of the logits.
         z_loss: coefficient of lse^2, added to each kept row's loss.
         num_items: divides the sum over rows, in place of what "mean" divides by; a number or a tensor of one element
-            on any device (a copy from an accelerator to the CPU waits for it). Not with "none".
+            on any device (a copy from an accelerator to the CPU waits for it). Not with "none". 0 gives inf, or nan if
+            every row is ignored, and gradients that are not finite, except for 0 in ignored rows: as in torch.
         check_labels: look for labels outside [0, V) and raise; this waits for the device. Without it such a label gives
             nan from the Triton kernel and torch's own error from the reference.
         kernel: choose a kernel by hand.
@@ -102,11 +103,12 @@ def cross_entropy(
 
     Raises:
         ValueError: shapes do not match, an option lies outside its range, or a label does (``check_labels``).
-        TypeError: a tensor is not of the right kind or lies on another device.
+        TypeError: an argument is of the wrong type, or a tensor is not of the right kind or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
     """
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)
     check_options(OP, loss, reduction, num_items)
+    check_tensor(OP, "logits", logits)
     if logits.dim() == 0 or not logits.dtype.is_floating_point:
         raise TypeError(
             f"{OP}: logits must be floating with at least one dimension, got {logits.dtype} {tuple(logits.shape)}"

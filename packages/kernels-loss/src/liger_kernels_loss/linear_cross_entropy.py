@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import check_number, check_tensor, public, run
 from liger_kernels_loss._loss import (
     Loss,
     check_class_weight,
@@ -112,7 +112,8 @@ def linear_cross_entropy(
 
     Raises:
         ValueError: shapes do not match, the weight is empty, or an option lies outside its range.
-        TypeError: dtypes differ, a tensor is not of the right kind or lies on another device.
+        TypeError: an argument is of the wrong type, dtypes differ, a tensor is not of the right kind or lies on
+            another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
     """
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)
@@ -138,6 +139,8 @@ def linear_cross_entropy(
 
 
 def _check_tensors(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    for name, tensor in (("hidden", hidden), ("weight", weight), *((("bias", bias),) if bias is not None else ())):
+        check_tensor(OP, name, tensor)
     if hidden.dim() == 0 or not hidden.dtype.is_floating_point:
         raise TypeError(
             f"{OP}: hidden must be floating with at least one dimension, got {hidden.dtype} {tuple(hidden.shape)}"
@@ -187,6 +190,8 @@ def _check_dtypes(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 def _check_chunking(
     weight: torch.Tensor, accum_dtype: torch.dtype | str | None, workspace_mb: float | None
 ) -> torch.dtype | None:
+    if workspace_mb is not None:
+        check_number(OP, "workspace_mb", workspace_mb, "None or a number")
     if workspace_mb is not None and not 0.0 < workspace_mb < float("inf"):
         raise ValueError(f"{OP}: workspace_mb is {workspace_mb!r}, expected None or a positive number")
     dtype = getattr(torch, accum_dtype, None) if isinstance(accum_dtype, str) else accum_dtype

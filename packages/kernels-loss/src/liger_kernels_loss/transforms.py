@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import torch
 
+from liger.dispatch import check_number
 from liger.numerics import acc
 
 
 def check_transform(op: str, *, softcap: float | None, logit_scale: float) -> None:
-    """Raise ValueError for a softcap that is not positive or a scale that is zero or not finite."""
+    """Raise ValueError for a softcap that is not positive or a scale that is 0 or not finite; TypeError for others."""
+    if softcap is not None:
+        check_number(op, "softcap", softcap, "None or a number")
+    check_number(op, "logit_scale", logit_scale)
     if softcap is not None and not 0.0 < softcap < float("inf"):
         raise ValueError(f"{op}: softcap is {softcap!r}, expected None or a positive number")
     if logit_scale == 0.0 or not abs(logit_scale) < float("inf"):

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors
+from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
 
 CAST_MODE = {"llama": 0, "fp32-weight": 1, "gemma": 1, "none": 2}
 ROUND_NORMALISED = tl.constexpr(0)
@@ -317,8 +317,8 @@ class _RMSNorm(torch.autograd.Function):
         return y if x.dim() == 2 else y.view(x.shape)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, dy):
+        refuse_second_derivative("rms_norm")
         x, weight, rstd = ctx.saved_tensors
         need_dx, need_dw = ctx.needs_input_grad[:2]
         dx, dw = _launch_backward(as_rows(dy), x, weight, rstd, ctx.cast, ctx.offset, need_dx, need_dw)

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import check_number, check_tensor, public, run
 from liger.numerics import acc
 
 CASTS = ("llama", "fp32-weight", "gemma", "none")
@@ -78,15 +78,21 @@ def rms_norm(
         (..., H); its dtype is x.dtype, or for "llama" and "none" the promoted dtype of x and weight.
 
     Raises:
-        ValueError: shapes do not match, or an unknown ``cast``.
-        TypeError: a tensor is not floating or lies on another device.
+        ValueError: shapes do not match, an unknown ``cast``, or ``eps`` is negative or not finite.
+        TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
     """
     if cast not in CASTS:
         raise ValueError(f"rms_norm: cast is {cast!r}, expected one of {', '.join(CASTS)}")
+    check_number("rms_norm", "eps", eps)
+    if not 0.0 <= eps < float("inf"):
+        raise ValueError(f"rms_norm: eps is {eps!r}, expected a finite number, 0 or more")
+    check_number("rms_norm", "offset", offset)
+    check_tensor("rms_norm", "x", x)
     if x.dim() == 0 or not x.dtype.is_floating_point:
         raise TypeError(f"rms_norm: x must be floating with at least one dimension, got {x.dtype} {tuple(x.shape)}")
     if weight is not None:
+        check_tensor("rms_norm", "weight", weight)
         if not weight.dtype.is_floating_point or weight.device != x.device:
             raise TypeError(
                 f"rms_norm: weight must be floating on {x.device} like x, got {weight.dtype} on {weight.device}"

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import ceil_div, launch, next_power_of_2, private_op
+from liger.launch import ceil_div, launch, next_power_of_2, private_op, refuse_second_derivative
 from liger_kernels_rope.rope import rotate_half
 
 TILE = 1024  # elements of one half that a program holds: 4 warps x 32 lanes x 8 elements, one 16-byte load in bf16
@@ -255,8 +255,8 @@ class _Rope(torch.autograd.Function):
         return yq, yk
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dyq: torch.Tensor | None, dyk: torch.Tensor | None) -> tuple[Any, ...]:
+        refuse_second_derivative("rope")
         cos, sin, *inputs = ctx.saved_tensors
         need_q, need_k, need_cos, need_sin, _ = ctx.needs_input_grad
         grad_q, grad_k = dyq if need_q else None, dyk if need_k else None

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import check_tensor, public, run
 
 
 # -- Reference ---------------------------------------------------------------------------------------------------------
@@ -84,6 +84,7 @@ def _check(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tenso
     if unsqueeze_dim not in (1, 2):
         raise ValueError(f"rope: unsqueeze_dim is {unsqueeze_dim!r}, expected 1 or 2")
     for name, t, dims in (("q", q, 4), ("k", k, 4), ("cos", cos, 3), ("sin", sin, 3)):
+        check_tensor("rope", name, t)
         if not t.dtype.is_floating_point or t.device != q.device:
             raise TypeError(f"rope: {name} must be floating on {q.device} like q, got {t.dtype} on {t.device}")
         if t.dim() != dims:
