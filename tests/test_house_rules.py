@@ -174,7 +174,7 @@ def test_kernels_say_what_they_are():
 
 def test_the_map_in_the_readme_is_the_tree():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = {pattern.rstrip("/") for pattern in re.findall(r"`((?:packages|docs|tests)/[\w*/.-]*)`", text)}
+    named = {pattern.rstrip("/") for pattern in re.findall(r"`((?:packages|docs|tests|benchmarks)/[\w*/.-]*)`", text)}
     found = {pattern: set(ROOT.glob(pattern)) for pattern in named}
     assert not [pattern for pattern, files in found.items() if not files]
     everywhere = set().union(*found.values())
