@@ -201,7 +201,7 @@ def _unknown(path: str, module: Module, reg: Registry) -> Row:
 def unknown_reason(model_type: str | None, reg: Registry) -> str:
     """Why nothing is known about a model type, and what to install."""
     broken = "".join(f"; {info}" for info in reg.plugins.failed)
-    if claimed := next((p for p in reg.problems if p.startswith(f"model {model_type!r} ")), None):
+    if model_type is not None and (claimed := reg.problem("model", model_type)):
         return claimed
     if model_type is None:
         return f"it has no config.model_type, so no plugin can recognise it{broken}"
