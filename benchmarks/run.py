@@ -248,7 +248,7 @@ def everything(run: Run, ops: Sequence[str] | None) -> None:
         op = registry().op(kernel.op)
         if ops and op.name not in ops:
             continue
-        for sizes in (toy(op),) if run.smoke else op.bench or op.production:
+        for sizes in (toy(op),) if run.smoke else [p for sweep in op.sweeps for p in sweep.points()] or op.production:
             start = time.monotonic()
             if run.spent > 1:
                 row = {"op": op.name, "provider": "all", "kernel": None, "case": name(sizes)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from liger.context import options, prefer
-from liger.declare import Call, Fit, Kernel, ModelPatch, Needs, Op, Option
+from liger.declare import Call, Fit, Kernel, ModelPatch, Needs, Op, Option, Profile, Sweep
 from liger.hookspecs import hookimpl
 from liger.plugins import PLUGIN_API
 
@@ -32,8 +32,10 @@ __all__ = [
     "Needs",
     "Op",
     "Option",
+    "Profile",
     "Report",
     "Row",
+    "Sweep",
     "autopatch",
     "explain",
     "hookimpl",

@@ -40,6 +40,25 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Shapes that benchmarks time, in bf16: one dimension varies, the others are fixed.
+
+    Attributes:
+        variable: the dimension that varies, the x axis of the plots.
+        values: its values, smallest first.
+        fixed: the other dimensions.
+    """
+
+    variable: str
+    values: tuple[int, ...]
+    fixed: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+
+    def points(self) -> list[dict[str, int]]:
+        """The sizes to time, in the order of ``values``."""
+        return [{**self.fixed, self.variable: value} for value in self.values]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """A piece of maths with a name.
 
@@ -52,7 +71,12 @@ class Op:
             cases. Gradients are checked of the tensors that require one, or of all floating ones if none does.
         sizes: named dimensions with the values cases are made from. The first counts rows: it is also tried at 1 and 0.
         production: sizes as real models have them, for the compile gate.
-        bench: sizes that benchmarks time, in bf16; ``production`` if empty.
+        sweeps: what benchmarks time; ``production`` if empty.
+        model: where a benchmark finds a dimension in the config of a named model: ``{"H": "hidden_size"}``. ``"tokens"``
+            is the number of tokens of a step; a dimension that is not named keeps its value in the sweep.
+        peers: other libraries' implementations by name: functions of the op's tensors and options that benchmarks time
+            where the library can be imported.
+        mixed: arguments that may be float32 beside others of 16 bits; each is tested so.
         variants: further kinds of input, each tested once per dtype by ``inputs(..., variant=name)``.
         reduction: terms summed into one output element, as a name in ``sizes``; loosens the contract by its root.
         module: the ``torch.nn.Module`` offered as ``liger.nn.<class name>``, if any.
@@ -65,7 +89,10 @@ class Op:
     inputs: str | None = None
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: EMPTY)
     production: tuple[Mapping[str, int], ...] = ()
-    bench: tuple[Mapping[str, int], ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+    model: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    peers: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    mixed: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     reduction: str | None = None
     module: str | None = None
@@ -139,6 +166,29 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """How a kernel works, for those who choose or review it; ``liger explain OP --profile`` prints it.
+
+    The checks hold it to the truth where a machine can: what is saved, which gradients there are, what is launched.
+
+    Attributes:
+        tier: ``"elementwise"``, ``"reduction"`` (along a row) or ``"fused"`` (several ops, or with products).
+        saved: tensors kept for the backward; an argument by its name, others as ``"rstd (R,) float32"``.
+        recomputed: what the backward computes again instead of reading it.
+        gradients: the formula of each gradient, by the argument's name.
+        grid: what one program does and how many there are, by the name of the ``@triton.jit`` function.
+        precision: the steps whose dtype or order matters.
+    """
+
+    tier: str
+    saved: tuple[str, ...] = ()
+    recomputed: tuple[str, ...] = ()
+    gradients: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    grid: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    precision: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """One implementation of an op.
 
@@ -151,6 +201,7 @@ class Kernel:
         bytes: ``f(tensors, options) -> {"forward": n, "backward": m}``, the bytes it must move in each direction that
             benchmarks time. "both" is a forward and a backward, for gradients that are made in the forward.
         flops: the same for floating-point operations, where products are the limit and not the memory.
+        profile: how it works.
     """
 
     op: str
@@ -160,6 +211,7 @@ class Kernel:
     needs: Needs = field(default_factory=Needs)
     bytes: str | None = None
     flops: str | None = None
+    profile: Profile | None = None
 
     @property
     def id(self) -> str:

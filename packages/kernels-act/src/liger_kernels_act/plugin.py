@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import liger
-from liger import Kernel, Needs, Op, Option
+from liger import Kernel, Needs, Op, Option, Sweep
 
 SIZES = {"R": (1, 3, 7), "H": (1, 96, 511, 1025, 4097)}
 PRODUCTION = tuple({"R": 16384, "H": h} for h in (14336, 1536, 9216))
-BENCH = ({"R": 16384, "H": 14336},)
+SWEEPS = (Sweep(variable="H", values=(4096, 8192, 14336, 28672), fixed={"R": 16384}),)
+MODEL = {"R": "tokens", "H": "intermediate_size"}
 VARIANTS = ("packed", "fp32 up", "three dimensions")
 NEEDS = Needs(devices=("cuda", "xpu"), dtypes=("float32", "float16", "bfloat16"), interpreter=True)
 
@@ -18,7 +19,8 @@ SILU_MUL = Op(
     inputs="liger_kernels_act._pair:pair_inputs",
     sizes=SIZES,
     production=PRODUCTION,
-    bench=BENCH,
+    sweeps=SWEEPS,
+    model=MODEL,
     variants=VARIANTS,
     module="liger_kernels_act.modules:SiLUMul",
 )
@@ -31,7 +33,8 @@ GELU_MUL = Op(
     inputs="liger_kernels_act._pair:pair_inputs",
     sizes=SIZES,
     production=PRODUCTION,
-    bench=BENCH,
+    sweeps=SWEEPS,
+    model=MODEL,
     variants=VARIANTS,
     module="liger_kernels_act.modules:GELUMul",
 )

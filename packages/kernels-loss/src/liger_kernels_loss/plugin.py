@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import liger
-from liger import Kernel, Needs, Op, Option
+from liger import Kernel, Needs, Op, Option, Sweep
 
 LOSS: Mapping[str, Option] = {
     "ignore_index": Option(default=-100, values=(0,)),
@@ -27,7 +27,8 @@ CROSS_ENTROPY = Op(
     inputs="liger_kernels_loss.cross_entropy:cross_entropy_inputs",
     sizes={"N": (1, 3, 7), "V": (1, 97, 1025, 4097, 32001)},
     production=({"N": 8192, "V": 128256}, {"N": 4096, "V": 262144}, {"N": 16384, "V": 32000}),
-    bench=tuple({"N": 4096, "V": v} for v in (32000, 128256, 262144)),
+    sweeps=(Sweep(variable="V", values=(32000, 128256, 262144), fixed={"N": 4096}),),
+    model={"V": "vocab_size"},
     variants=VARIANTS,
     reduction="V",
     module="liger_kernels_loss.modules:CrossEntropyLoss",
@@ -54,7 +55,8 @@ LINEAR_CROSS_ENTROPY = Op(
     inputs="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_inputs",
     sizes={"N": (1, 3, 7), "H": (8, 33), "V": (1, 97, 1025, 4097, 32001)},
     production=({"N": 8192, "H": 4096, "V": 128256}, {"N": 4096, "H": 2304, "V": 256000}),
-    bench=tuple({"N": n, "H": 4096, "V": 128256} for n in (4096, 16384)),
+    sweeps=(Sweep(variable="N", values=(4096, 8192, 16384), fixed={"H": 4096, "V": 128256}),),
+    model={"N": "tokens", "H": "hidden_size", "V": "vocab_size"},
     variants=(*VARIANTS, "bias"),
     reduction="V",
     module="liger_kernels_loss.modules:LinearCrossEntropyLoss",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import liger
-from liger import Kernel, Needs, Op, Option
+from liger import Kernel, Needs, Op, Option, Sweep
 
 RMS_NORM = Op(
     name="rms_norm",
@@ -17,7 +17,11 @@ RMS_NORM = Op(
     inputs="liger_kernels_norm.rms_norm:rms_norm_inputs",
     sizes={"R": (1, 3, 7), "H": (1, 96, 511, 1000, 4097)},
     production=tuple({"R": 16384, "H": h} for h in (4096, 128, 576, 5376, 8192, 16384, 65536)),
-    bench=(*({"R": 16384, "H": h} for h in (1024, 4096, 5120, 8192, 16384)), {"R": 524288, "H": 128}),
+    sweeps=(
+        Sweep(variable="H", values=(1024, 2048, 4096, 5120, 8192, 16384), fixed={"R": 16384}),
+        Sweep(variable="R", values=(131072, 524288), fixed={"H": 128}),  # q and k of an attention
+    ),
+    model={"R": "tokens", "H": "hidden_size"},
     variants=("fp32 weight", "weightless", "three dimensions"),
     reduction="H",
     module="liger_kernels_norm.modules:RMSNorm",
