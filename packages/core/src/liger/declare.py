@@ -72,8 +72,8 @@ class Op:
         sizes: named dimensions with the values cases are made from. The first counts rows: it is also tried at 1 and 0.
         production: sizes as real models have them, for the compile gate.
         sweeps: what benchmarks time; ``production`` if empty.
-        model: where a benchmark finds a dimension in the config of a named model: ``{"H": "hidden_size"}``. ``"tokens"``
-            is the number of tokens of a step; a dimension that is not named keeps its value in the sweep.
+        model: where benchmarks find a dimension in a named model's config, ``{"H": "hidden_size"}``; "tokens" is the
+            number of tokens of a step. A dimension that is not named keeps its value in the sweep.
         peers: other libraries' implementations by name: functions of the op's tensors and options that benchmarks time
             where the library can be imported.
         mixed: arguments that may be float32 beside others of 16 bits; each is tested so.
