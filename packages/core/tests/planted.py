@@ -1,8 +1,9 @@
-"""A plugin with one op, ``scaled``: y = factor * x * w, one right kernel and one for each fault a gate must find."""
+"""A plugin with the op ``scaled``, y = factor * x * w, and a right kernel; and an equal op for each planted fault."""
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 import liger
-from liger import Kernel, Needs, Op, Option
+from liger import Kernel, Needs, Op, Option, Profile
 
 # fault -> the check that has to find it (the start of its name)
 FAULTS = {
@@ -36,7 +37,15 @@ FAULTS = {
     "synchronises": "no_host_sync",
     "limit_too_high": "size_limits",
     "graph_break": "compile",
+    "width_of_four_plus_two": "any_shape",
+    "transposed_gradient": "contract-float32",
+    "leaks": "memory_leak",
+    "saves_more": "profile",
+    "waits_in_a_case": "contract-float32-R5",
+    "no_second_derivative": "second_derivative",
+    "other_name": "signature",
 }
+LEAKED: list[Any] = []
 
 
 def scaled_reference(x: Any, w: Any, *, factor: float = 1.0) -> Any:
@@ -44,11 +53,16 @@ def scaled_reference(x: Any, w: Any, *, factor: float = 1.0) -> Any:
     return x * w * factor
 
 
-def scaled(x: Any, w: Any, *, factor: float = 1.0, kernel: str | None = None) -> Any:
-    """The public function."""
-    from liger.dispatch import run
+def _public(op: str) -> Callable[..., Any]:
+    def public(x: Any, w: Any, *, factor: float = 1.0, kernel: str | None = None) -> Any:
+        from liger.dispatch import run
 
-    return run("scaled", (x, w), {"factor": factor}, sizes={"H": x.shape[-1]}, kernel=kernel)
+        return run(op, (x, w), {"factor": factor}, sizes={"H": x.shape[-1]}, kernel=kernel)
+
+    return public
+
+
+scaled = _public("scaled")
 
 
 def scaled_inputs(device: str, dtype: Any, *, R: int, H: int, generator: Any) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -81,17 +95,24 @@ def _forward(ctx: Any, x: Any, w: Any, factor: float, fault: str) -> Any:
         wide = x.as_strided(x.shape, (x.shape[1], 1)).float() * w.float() * factor
     if fault != "uninitialised":
         y.copy_(wide)
-    _plant_writes(x, y, fault)
-    if fault == "synchronises":
-        y.sum().item()
-    ctx.save_for_backward(x, w)
+    _plant_effects(x, y, fault)
+    ctx.save_for_backward(x, w, *((x * w,) if fault == "saves_more" else ()))
     ctx.factor, ctx.fault = factor, fault
     return x.view(x.shape) if fault == "returns_view" else y
 
 
+def _plant_effects(x: Any, y: Any, fault: str) -> None:
+    if fault == "synchronises" or (fault == "waits_in_a_case" and x.shape[0] == 5):
+        y.sum().item()
+    if fault == "leaks":
+        LEAKED.append(x + 1)
+    if fault == "width_of_four_plus_two" and x.shape[1] % 4 == 2:
+        y[:, -1:] = 0
+    if y.numel():
+        _plant_writes(x, y, fault)
+
+
 def _plant_writes(x: Any, y: Any, fault: str) -> None:
-    if not y.numel():
-        return
     if fault == "nan_output":
         y.view(-1)[0] = float("nan")
     if fault == "past_the_end":
@@ -105,7 +126,10 @@ def _plant_writes(x: Any, y: Any, fault: str) -> None:
 
 
 def _backward(ctx: Any, dy: Any) -> Any:
-    fault, (x, w) = ctx.fault, ctx.saved_tensors
+    fault, (x, w, *_) = ctx.fault, ctx.saved_tensors
+    if fault == "no_second_derivative":
+        dy = dy.detach()
+        x, w = x.detach(), w.detach()
     if fault == "assumes_dense_gradient":
         dense = tuple(dy.stride()) == (dy.shape[1], 1)
         dy = dy if dense else dy * 0
@@ -118,6 +142,8 @@ def _backward(ctx: Any, dy: Any) -> Any:
     dw = (wide * x.float()).sum(0).to(w.dtype) if ctx.needs_input_grad[1] or everything else None
     if fault == "gradient_1_percent" and dw is not None:
         dw = dw * 1.01
+    if fault == "transposed_gradient" and dx is not None and dx.numel():
+        dx = dx.t().contiguous().t()
     if fault == "overwrites_saved":
         w.data.mul_(3.0)
         w.data.div_(2.0)
@@ -135,7 +161,10 @@ def _make(fault: str) -> Callable[..., Any]:
     def kernel(x: Any, w: Any, *, factor: float) -> Any:
         return Scaled.apply(x, w, factor, fault)
 
-    return kernel
+    def renamed(x: Any, weight: Any, *, factor: float) -> Any:
+        return kernel(x, weight, factor=factor)
+
+    return renamed if fault == "other_name" else kernel
 
 
 kernels = SimpleNamespace(**{name: _make(name) for name in ("right", *FAULTS)})
@@ -150,11 +179,29 @@ SCALED = Op(
 )
 
 
-def _kernel(name: str, rank: int) -> Kernel:
-    return Kernel(op="scaled", name=name, fn=f"planted:kernels.{name}", rank=rank, needs=Needs(max_size={"H": 300}))
+publics = SimpleNamespace(**{fault: _public(f"scaled_{fault}") for fault in FAULTS})
+
+
+def _op(fault: str) -> Op:
+    return dataclasses.replace(SCALED, name=f"scaled_{fault}", public=f"planted:publics.{fault}")
+
+
+def _kernel(op: str, name: str, rank: int) -> Kernel:
+    return Kernel(
+        op=op,
+        name=name,
+        fn=f"planted:kernels.{name}",
+        rank=rank,
+        needs=Needs(max_size={"H": 300}),
+        profile=Profile(
+            tier="elementwise", saved=("x", "w"), gradients={"x": "dy * w * factor", "w": "sum of dy * x * factor"}
+        ),
+    )
 
 
 @liger.hookimpl
 def liger_register_ops() -> Sequence[Op | Kernel]:
-    """The op and all kernels; those with a fault are never chosen by rank."""
-    return [SCALED, _kernel("right", 10), *(_kernel(name, -i) for i, name in enumerate(FAULTS, 1))]
+    """The ops and their kernels; of ``scaled`` two wrong ones too, which are never chosen by rank."""
+    wrong = [_kernel("scaled", name, -i) for i, name in enumerate(("wrong_forward", "one_element"), 1)]
+    faulty = [d for fault in FAULTS for d in (_op(fault), _kernel(f"scaled_{fault}", fault, 10))]
+    return [SCALED, _kernel("scaled", "right", 10), *wrong, *faulty]

@@ -29,7 +29,7 @@ def test_right_kernel_passes() -> None:
 def test_fault_is_found(fault: str, gate: str) -> None:
     from liger.testing.cases import find
 
-    chosen = [check for check in _checks(find(f"scaled/{fault}")) if check.name.startswith(gate)]
+    chosen = [check for check in _checks(find(f"scaled_{fault}/{fault}")) if check.name.startswith(gate)]
     assert chosen, f"no check is called {gate}"
     found = 0
     for check in chosen:
@@ -42,7 +42,7 @@ def test_fault_is_found(fault: str, gate: str) -> None:
 
 def test_check_kernel_names_every_failed_check() -> None:
     with pytest.raises(ContractViolation, match="needs_input_grad") as error:
-        check_kernel("scaled/ignores_needs_input_grad")
+        check_kernel("scaled_ignores_needs_input_grad/ignores_needs_input_grad")
     assert "contract-" not in str(error.value)
 
 

@@ -187,6 +187,8 @@ def test_bad_types() -> None:
         ops.rope(q, q, cos.long(), cos)
     with pytest.raises(TypeError, match="k must be floating on cpu like q, got torch.float32 on meta"):
         ops.rope(q, q.to("meta"), cos, cos)
+    with pytest.raises(TypeError, match="sin has dtype torch.bfloat16, expected torch.float32 like cos"):
+        ops.rope(q, q, cos, cos.bfloat16())
     with pytest.raises(ValueError, match="unsqueeze_dim is 3, expected 1 or 2"):
         ops.rope(q, q, cos, cos, unsqueeze_dim=3)
 

@@ -32,7 +32,7 @@ def pair_inputs(
 ) -> tuple[Sequence[torch.Tensor], Mapping[str, Any]]:
     """gate and up (R, H); gate has rows of magnitude 1e-3, 1 and 1e3 in turn.
 
-    Variants: "packed", the two halves of one (R, 2 H) tensor; "fp32 up"; "three dimensions" (R, 2, H).
+    Variants: "packed", the two halves of one (R, 2 H) tensor; "three dimensions" (R, 2, H).
     """
     shape = (R, 2, H) if variant == "three dimensions" else (R, H)
     gate, up = torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
@@ -41,7 +41,7 @@ def pair_inputs(
     if variant == "packed":
         both = torch.cat((gate, up), dim=-1).to(device, dtype)
         return both.chunk(2, dim=-1), {}
-    return (gate.to(device, dtype), up.to(device, torch.float32 if variant == "fp32 up" else dtype)), {}
+    return (gate.to(device, dtype), up.to(device, dtype)), {}
 
 
 def pair_bytes(tensors: Sequence[torch.Tensor], options: Mapping[str, Any]) -> dict[str, int]:

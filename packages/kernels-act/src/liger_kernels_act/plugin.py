@@ -3,14 +3,33 @@
 from collections.abc import Sequence
 
 import liger
-from liger import Kernel, Needs, Op, Option, Sweep
+from liger import Kernel, Needs, Op, Option, Profile, Sweep
 
 SIZES = {"R": (1, 3, 7), "H": (1, 96, 511, 1025, 4097)}
 PRODUCTION = tuple({"R": 16384, "H": h} for h in (14336, 1536, 9216))
 SWEEPS = (Sweep(variable="H", values=(4096, 8192, 14336, 28672), fixed={"R": 16384}),)
 MODEL = {"R": "tokens", "H": "intermediate_size"}
-VARIANTS = ("packed", "fp32 up", "three dimensions")
+VARIANTS = ("packed", "three dimensions")
+MIXED = ("gate", "up")
 NEEDS = Needs(devices=("cuda", "xpu"), dtypes=("float32", "float16", "bfloat16"), interpreter=True)
+TILES = "1024 elements, of one wide row or several narrow ones; ceil(R / rows) * ceil(H / columns) programs"
+
+
+def profile(slope: str) -> Profile:
+    """Both activations differ in the derivative alone."""
+    return Profile(
+        tier="elementwise",
+        saved=("gate", "up"),
+        recomputed=("act(gate)", "act'(gate)"),
+        gradients={"gate": f"dy * up * {slope}", "up": "dy * act(gate)"},
+        grid={"_forward": TILES, "_backward": TILES},
+        precision=(
+            "everything in float32",
+            "act(gate) is rounded to gate's dtype before the product, as upstream does; the backward does not round it",
+            "sigmoid and 1 - sigmoid from exp(-|x|), so that neither cancels",
+        ),
+    )
+
 
 SILU_MUL = Op(
     name="silu_mul",
@@ -22,6 +41,7 @@ SILU_MUL = Op(
     sweeps=SWEEPS,
     model=MODEL,
     variants=VARIANTS,
+    mixed=MIXED,
     module="liger_kernels_act.modules:SiLUMul",
 )
 
@@ -36,6 +56,7 @@ GELU_MUL = Op(
     sweeps=SWEEPS,
     model=MODEL,
     variants=VARIANTS,
+    mixed=MIXED,
     module="liger_kernels_act.modules:GELUMul",
 )
 
@@ -46,6 +67,7 @@ SILU_MUL_TRITON = Kernel(
     rank=10,
     needs=NEEDS,
     bytes="liger_kernels_act._pair:pair_bytes",
+    profile=profile("s * (1 + gate * (1 - s)), s = sigmoid(gate)"),
 )
 
 GELU_MUL_TRITON = Kernel(
@@ -55,6 +77,7 @@ GELU_MUL_TRITON = Kernel(
     rank=10,
     needs=NEEDS,
     bytes="liger_kernels_act._pair:pair_bytes",
+    profile=profile("gelu'(gate), of the tanh form or of the exact one"),
 )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import liger
-from liger import Kernel, Needs, Op, Option, Sweep
+from liger import Kernel, Needs, Op, Option, Profile, Sweep
 
 LOSS: Mapping[str, Option] = {
     "ignore_index": Option(default=-100, values=(0,)),
@@ -18,6 +18,34 @@ LOSS: Mapping[str, Option] = {
 
 VARIANTS = ("ignored rows", "all ignored", "class weights")
 TRITON = Needs(devices=("cuda", "xpu"), dtypes=("float32", "float16", "bfloat16"), interpreter=True)
+
+ROWS = "one row of logits, read once for the statistics and again for the gradient; N programs, persistent if very wide"
+DLOGITS = "p * ((1 - s) * w_y + s / V * sum(w) + 2 * z_loss * lse) - s / V * w - [c = y] * (1 - s) * w_y"
+STATISTICS = (
+    "logits are transformed in float32; the largest one is kept apart from the sum of exponentials",
+    "lse - z_y as (top - z_y) + log(total), so that a log-prob is never above 0",
+)
+
+
+def linear_profile(grid: Mapping[str, str]) -> Profile:
+    """The chunk loop is one for all backends, which differ in what they launch."""
+    return Profile(
+        tier="fused",
+        saved=("hidden", "weight", "target", "dhidden like hidden", "dweight like weight"),
+        recomputed=("with reduction='none' everything: only hidden, weight and target are saved then",),
+        gradients={
+            "hidden": "dlogits @ weight",
+            "weight": "dlogits^T @ hidden, summed over chunks of rows",
+            "bias": "sum over rows of dlogits",
+        },
+        grid=grid,
+        precision=(
+            *STATISTICS,
+            "logits and dlogits are rounded to hidden's dtype, once each",
+            "dweight over chunks: float32, or at most 4 roundings in the weight's dtype (accum_dtype)",
+        ),
+    )
+
 
 CROSS_ENTROPY = Op(
     name="cross_entropy",
@@ -41,6 +69,14 @@ CROSS_ENTROPY_TRITON = Kernel(
     rank=10,
     needs=TRITON,
     bytes="liger_kernels_loss.cross_entropy:cross_entropy_bytes",
+    profile=Profile(
+        tier="reduction",
+        saved=("logits", "target", "top (N,) float32", "total (N,) float32"),
+        recomputed=("p = exp(z - top) / total",),
+        gradients={"logits": f"dy * dz/dlogits * ({DLOGITS})"},
+        grid={"_losses": ROWS, "_backward": "up to 8192 columns of one row; N x ceil(V / 8192) programs"},
+        precision=(*STATISTICS, "the gradient is rounded once, to the logits' dtype"),
+    ),
 )
 
 LINEAR_CROSS_ENTROPY = Op(
@@ -69,6 +105,7 @@ LINEAR_CROSS_ENTROPY_TORCH = Kernel(
     rank=5,
     bytes="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_bytes",
     flops="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_flops",
+    profile=linear_profile({}),
 )
 
 LINEAR_CROSS_ENTROPY_TRITON = Kernel(
@@ -79,6 +116,7 @@ LINEAR_CROSS_ENTROPY_TRITON = Kernel(
     needs=TRITON,
     bytes="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_bytes",
     flops="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_flops",
+    profile=linear_profile({"_losses": ROWS, "_scale": "4096 elements of a gradient; ceil(n / 4096) programs"}),
 )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import liger
-from liger import Kernel, Needs, Op, Option, Sweep
+from liger import Kernel, Needs, Op, Option, Profile, Sweep
 
 RMS_NORM = Op(
     name="rms_norm",
@@ -22,7 +22,8 @@ RMS_NORM = Op(
         Sweep(variable="R", values=(131072, 524288), fixed={"H": 128}),  # q and k of an attention
     ),
     model={"R": "tokens", "H": "hidden_size"},
-    variants=("fp32 weight", "weightless", "three dimensions"),
+    variants=("weightless", "three dimensions"),
+    mixed=("x", "weight"),
     reduction="H",
     module="liger_kernels_norm.modules:RMSNorm",
 )
@@ -39,6 +40,28 @@ RMS_NORM_TRITON = Kernel(
         interpreter=True,
     ),
     bytes="liger_kernels_norm.rms_norm:rms_norm_bytes",
+    profile=Profile(
+        tier="reduction",
+        saved=("x", "weight", "rstd (R,) float32"),
+        recomputed=("xhat = x * rstd",),
+        gradients={
+            "x": "(g - xhat * mean(g * xhat)) * rstd, g = dy * (offset + weight)",
+            "weight": "sum over rows of dy * xhat, xhat rounded as in the forward",
+        },
+        grid={
+            "_forward": "whole rows, 2048 elements or one row; ceil(R / rows) programs",
+            "_forward_wide": "one row of more than 32768 columns, read twice; R programs",
+            "_backward": "rows in turn, dweight summed in registers; at most 4 programs a multiprocessor",
+            "_backward_dx_wide": "one row of more than 8192 columns, read twice; R programs",
+            "_backward_dw_wide": "256 columns of every 16th block of 8 rows; ceil(H / 256) x at most 16 programs",
+        },
+        precision=(
+            "the mean of squares and rstd in float32; with cast='none' each step is rounded to x's dtype",
+            "xhat is rounded to x's dtype before the weight with cast='llama' and 'none', and nowhere else",
+            "the offset is added to the weight in float32",
+            "dweight: partial sums in float32, one per program, added in a fixed order and rounded once",
+        ),
+    ),
 )
 
 

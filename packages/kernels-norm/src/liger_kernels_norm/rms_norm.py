@@ -116,7 +116,7 @@ def rms_norm_inputs(
 ) -> tuple[Sequence[torch.Tensor | None], Mapping[str, Any]]:
     """Rows of magnitude 1e-3, 1 and 1e3 in turn, and weights around 1.
 
-    Variants: "fp32 weight"; "weightless", also with an offset of 0.5 so that it is seen; "three dimensions" (R, 2, H).
+    Variants: "weightless", also with an offset of 0.5 so that it is seen; "three dimensions" (R, 2, H).
     """
     x = torch.randn(R, H, generator=generator) * torch.tensor([1e-3, 1.0, 1e3])[torch.arange(R) % 3, None]
     weight = 1 + 0.2 * torch.randn(H, generator=generator)
@@ -124,7 +124,7 @@ def rms_norm_inputs(
         x = torch.stack((x, x.flip(0)), dim=1)
     if variant == "weightless":
         return (x.to(device, dtype), None), {"offset": 0.5}
-    return (x.to(device, dtype), weight.to(device, torch.float32 if variant == "fp32 weight" else dtype)), {}
+    return (x.to(device, dtype), weight.to(device, dtype)), {}
 
 
 def rms_norm_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:

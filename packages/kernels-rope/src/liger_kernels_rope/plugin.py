@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import liger
-from liger import Kernel, Needs, Op, Option, Sweep
+from liger import Kernel, Needs, Op, Option, Profile, Sweep
 
 ROPE = Op(
     name="rope",
@@ -19,6 +19,7 @@ ROPE = Op(
     ),
     sweeps=(Sweep(variable="T", values=(1024, 2048, 4096), fixed={"B": 4, "NQ": 32, "NK": 8, "D": 128}),),
     model={"NQ": "num_attention_heads", "NK": "num_key_value_heads", "D": "head_dim"},
+    mixed=("q", "k"),
     variants=("per row", "partial", "fp32 cos", "heads last", "packed"),
 )
 
@@ -34,6 +35,21 @@ ROPE_TRITON = Kernel(
         interpreter=True,
     ),
     bytes="liger_kernels_rope.rope:rope_bytes",
+    profile=Profile(
+        tier="elementwise",
+        saved=("cos", "sin"),
+        recomputed=(),
+        gradients={
+            "q": "the transposed rotation of dq: dx1 = dy1 * c1 + dy2 * s2, dx2 = dy2 * c2 - dy1 * s1",
+            "k": "the same",
+            "cos": "sum of dy * x over heads, over the batch if it shares cos; in torch, and saves q and k",
+            "sin": "sum of dy * rotate_half(x), likewise",
+        },
+        grid={"_rope": "one token, as many heads of q or of k as fit a tile; B * T x blocks of heads programs"},
+        precision=(
+            "each product and their sum are rounded to the output's dtype, as upstream does: no fused multiply-add",
+        ),
+    ),
 )
 
 

@@ -72,7 +72,7 @@ def rope(
 
     Raises:
         ValueError: shapes do not match, or an unknown ``unsqueeze_dim``.
-        TypeError: a tensor is not floating, or lies on another device than q.
+        TypeError: a tensor is not floating or lies on another device than q, or sin has another dtype than cos.
         KernelUnavailable: ``kernel`` cannot serve the call.
     """
     _check(q, k, cos, sin, unsqueeze_dim)
@@ -105,6 +105,8 @@ def _check(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tenso
         raise ValueError(f"rope: cos has {cos.shape[2]} columns, expected an even number of at most {width}")
     if sin.shape != cos.shape:
         raise ValueError(f"rope: sin has shape {tuple(sin.shape)}, expected {tuple(cos.shape)} like cos")
+    if sin.dtype != cos.dtype:
+        raise TypeError(f"rope: sin has dtype {sin.dtype}, expected {cos.dtype} like cos")
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------

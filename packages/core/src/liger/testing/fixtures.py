@@ -7,6 +7,8 @@ import importlib.util
 import os
 import random
 import zlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -17,18 +19,31 @@ if TYPE_CHECKING:
 
 
 @functools.cache
-def find_device() -> str:
-    """``cuda`` if torch sees one, else ``cpu``."""
+def count_gpus() -> int:
+    """CUDA devices that torch sees."""
     if importlib.util.find_spec("torch") is None:
-        return "cpu"
+        return 0
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def find_device() -> str:
+    """``cuda`` if torch sees one, else ``cpu``."""
+    return "cuda" if count_gpus() else "cpu"
 
 
 def session_seed() -> int:
     """From LIGER_TEST_SEED, 0 by default. Every test draws from it and its own name, so order does not matter."""
     return int(os.environ.get("LIGER_TEST_SEED", "0"))
+
+
+@pytest.fixture
+def strict() -> Callable[..., AbstractContextManager[None]]:
+    """``with strict(x, dy): ...`` fails on writes into these tensors, reads of memory nobody wrote, and waiting."""
+    from liger.testing.observe import strict
+
+    return strict
 
 
 @pytest.fixture(scope="session")
@@ -58,17 +73,17 @@ def generator(seed: int) -> torch.Generator:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked ``gpu`` where there is none, and ``triton`` where it is not installed (macOS, Windows)."""
-    lacking = {
-        "gpu": None if find_device() == "cuda" else "needs a CUDA device",
-        "triton": None if importlib.util.find_spec("triton") else "needs triton, which is not installed",
-    }
+    """Skip what is marked ``gpu`` where there are too few, and ``triton`` where there is none (macOS, Windows)."""
+    triton = importlib.util.find_spec("triton") is not None
     for item in items:
         if any(_is_triton(value) for value in getattr(item, "callspec", _NO_PARAMETERS).params.values()):
             item.add_marker("triton")
-        for name, reason in lacking.items():
-            if reason and item.get_closest_marker(name):
-                item.add_marker(pytest.mark.skip(reason=reason))
+        if item.get_closest_marker("triton") and not triton:
+            item.add_marker(pytest.mark.skip(reason="needs triton, which is not installed"))
+        gpu = item.get_closest_marker("gpu")
+        needed = (*gpu.args, 1)[0] if gpu else 0
+        if needed > count_gpus():
+            item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device{'s' if needed > 1 else ''}"))
 
 
 _NO_PARAMETERS = SimpleNamespace(params={})

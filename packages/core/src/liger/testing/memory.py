@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -131,3 +132,8 @@ def allocated(fn: Callable[[], Any]) -> int:
     with _Allocated() as mode:
         fn()
     return mode.bytes  # type: ignore[no-any-return]
+
+
+def alive() -> list[torch.Tensor]:
+    """Every ordinary tensor that Python holds; no fake ones, which compilers keep."""
+    return [t for t in gc.get_objects() if type(t) in (torch.Tensor, torch.nn.Parameter)]

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from liger.dispatch import LOG
 from liger.errors import ContractViolation
+from liger.testing.memory import no_writes, poisoned
 
 
 @contextmanager
@@ -118,6 +119,17 @@ def no_sync() -> Iterator[None]:
     finally:
         if cuda:
             torch.cuda.set_sync_debug_mode(mode)
+
+
+@contextmanager
+def strict(*tensors: torch.Tensor | None) -> Iterator[None]:
+    """What no op may do, all in one: write into ``tensors``, read memory nobody wrote, write outside it, wait.
+
+    Raises:
+        ContractViolation: as ``no_writes``, ``poisoned`` and ``no_sync`` do.
+    """
+    with no_writes(*tensors), poisoned(), no_sync():
+        yield
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ ACTIVE = pytest.StashKey[bool]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Switch on in packages that ask for it; the markers are known anywhere, for ``checks`` uses them."""
-    config.addinivalue_line("markers", "gpu: needs a CUDA device; skipped elsewhere")
+    config.addinivalue_line("markers", "gpu(n): needs n CUDA devices, by default one; skipped elsewhere")
     config.addinivalue_line("markers", "triton: runs a Triton kernel; skipped where triton is not installed")
     paths = [Path(str(arg).partition("::")[0]) for arg in config.args]
     starts = [config.invocation_params.dir / path for path in paths] or [config.rootpath]

@@ -1,0 +1,338 @@
+"""What a kernel must do beside being accurate: each check takes the kernel's declaration and a device."""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from liger.declare import Kernel, load
+from liger.errors import ContractViolation
+from liger.testing.cases import Case, any_case, dtypes, option_values, typical
+from liger.testing.compiled import check_compile, run, same_bits
+from liger.testing.compiled import opcheck as check_library_ops
+from liger.testing.contract import compare, random_like
+from liger.testing.memory import alive, allocated, no_writes
+from liger.testing.observe import count_ops, launches, no_sync
+
+TIERS = ("elementwise", "reduction", "fused")
+Tensors = list[torch.Tensor | None]
+
+
+# -- What checks are made of -------------------------------------------------------------------------------------------
+def fail(message: str) -> NoReturn:
+    """Raise ContractViolation."""
+    raise ContractViolation(message)
+
+
+def prepare(case: Case, device: str) -> tuple[Tensors, Callable[[], list[torch.Tensor]]]:
+    """Inputs, and the call that maps them to the list of outputs."""
+    tensors, options = case.make(device)
+    fn = case.public()
+    return tensors, lambda: flat(fn(*tensors, **options))
+
+
+def flat(made: Any) -> list[torch.Tensor]:
+    """Outputs as a list, without those that are None."""
+    return [made] if isinstance(made, torch.Tensor) else [o for o in made if o is not None]
+
+
+def gradients(outputs: list[torch.Tensor], tensors: Tensors, seeds: list[torch.Tensor], **kwargs: Any) -> Tensors:
+    """Gradients of the tensors that require one."""
+    wanted = [t for t in tensors if t is not None and t.requires_grad]
+    roots = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
+    return list(torch.autograd.grad([o for o, _ in roots], wanted, [s for _, s in roots], allow_unused=True, **kwargs))
+
+
+def equal(a: Tensors, b: Tensors, what: str) -> None:
+    """Raise unless both lists hold the same bits."""
+    for position, (left, right) in enumerate(zip(a, b, strict=True)):
+        if (left is None) != (right is None) or (left is not None and right is not None and not same_bits(left, right)):
+            fail(f"{what}: gradient or output {position} differs")
+
+
+# -- Who served, and how -----------------------------------------------------------------------------------------------
+def launched(kernel: Kernel, device: str) -> None:
+    """The kernel that was asked for served the call; if it is a Triton kernel it launched what its profile names."""
+    _, forward = prepare(typical(kernel), device)
+    with count_ops() as counts:
+        forward()
+    if counts[kernel.op, kernel.name] != 1:
+        fail(f"one call was expected to be served by {kernel.id}, counted: {dict(counts)}")
+    if not kernel.needs.interpreter:
+        return
+    with launches() as names:
+        outputs = forward()
+        torch.autograd.backward(outputs, random_like(outputs))
+    if not names:
+        fail(f"{kernel.id} launched nothing")
+    if kernel.profile and (unknown := set(names) - set(kernel.profile.grid)):
+        fail(f"launched {', '.join(sorted(unknown))}, which the profile's grid does not name")
+
+
+def chosen_by_rank(kernel: Kernel, device: str) -> None:
+    """On a device that it names the kernel is chosen without being asked for."""
+    case = typical(kernel)
+    if device.partition(":")[0] not in kernel.needs.devices:
+        return
+    tensors, options = case.make(device)
+    with count_ops() as counts:
+        load(case.op.public)(*tensors, **options)
+    if not counts[kernel.op, kernel.name]:
+        fail(f"{kernel.id} was not chosen on {device}: {dict(counts)}")
+
+
+def profile(kernel: Kernel, device: str) -> None:
+    """The kernel declares a profile; its tier, its gradients and what it says to save are true."""
+    declared = kernel.profile
+    if declared is None:
+        fail(f"{kernel.id} declares no profile")
+    if declared.tier not in TIERS:
+        fail(f"tier is {declared.tier!r}, expected one of {', '.join(TIERS)}")
+    case = typical(kernel)
+    tensors, forward = prepare(case, device)
+    named = dict(zip(case.arguments(), tensors, strict=False))
+    wanted = [name for name, t in named.items() if t is not None and t.requires_grad]
+    if missing := set(wanted) - set(declared.gradients):
+        fail(f"the profile gives no gradient formula of {', '.join(sorted(missing))}")
+    kept = _kept(forward)
+    expected = [_size_of(text, named, case) for text in declared.saved]
+    found = [(tuple(t.shape), t.dtype) for t in kept]
+    if sorted(map(str, found)) != sorted(map(str, expected)):
+        fail(f"the profile says {declared.saved} is saved, which is {expected}; found {found}")
+
+
+def _kept(forward: Callable[[], Any]) -> list[torch.Tensor]:
+    """Tensors of more than one element that are alive for the backward, beside outputs: each storage once."""
+    packed: list[torch.Tensor] = []
+    before = {id(t) for t in alive()}
+    with saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):  # type: ignore[func-returns-value]
+        outputs = forward()
+    new = [t for t in alive() if id(t) not in before]
+    mine = {o.untyped_storage().data_ptr() for o in outputs}
+    unique = {t.untyped_storage().data_ptr(): t for t in (*new, *packed) if t.numel() > 1}
+    return [t.detach() for pointer, t in unique.items() if pointer not in mine]
+
+
+def _size_of(text: str, named: Mapping[str, Any], case: Case) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and dtype of ``"x"``, ``"dx like x"`` or ``"rstd (R,) float32"``."""
+    if spec := re.fullmatch(r"\w+ \(([^)]*)\) (\w+)", text):
+        words = [word.strip() for word in spec[1].split(",") if word.strip()]
+        shape = tuple(math.prod(case.sizes.get(n) or int(n) for n in word.split(" * ")) for word in words)
+        return shape, getattr(torch, spec[2])
+    name = text.partition(" like ")[2] or text
+    if name not in named:
+        fail(f"saved names {text!r}: expected an argument, 'name like argument', or 'name (R, ...) dtype'")
+    return tuple(named[name].shape), named[name].dtype
+
+
+# -- Memory ------------------------------------------------------------------------------------------------------------
+def needs_input_grad(kernel: Kernel, device: str) -> None:
+    """Freezing an input gives no gradient for it, changes no other, and allocates less in the backward."""
+    tensors, forward = prepare(typical(kernel), device)
+    outputs = forward()
+    seeds = random_like(outputs)
+    wanted = [i for i, t in enumerate(tensors) if t is not None and t.requires_grad]
+    full = dict(zip(wanted, gradients(outputs, tensors, seeds), strict=True))
+    cost = allocated(lambda: gradients(forward(), tensors, seeds))
+    for frozen in wanted if len(wanted) > 1 else ():
+        tensors[frozen].requires_grad_(False)  # type: ignore[union-attr]
+        left = [full[i] for i in wanted if i != frozen]
+        equal(gradients(forward(), tensors, seeds), left, f"with input {frozen} frozen")
+        less = allocated(lambda: gradients(forward(), tensors, seeds))
+        if less >= cost:
+            fail(f"with input {frozen} frozen the step allocates {less} bytes of {cost}: something is computed for it")
+        tensors[frozen].requires_grad_(True)  # type: ignore[union-attr]
+    for i in wanted:
+        tensors[i].requires_grad_(False)  # type: ignore[union-attr]
+    if any(o.requires_grad for o in forward()):
+        fail("an output requires a gradient though no input does")
+
+
+def caller_memory_untouched(kernel: Kernel, device: str) -> None:
+    """Neither inputs nor output gradients are written, and no output is a view of an input."""
+    tensors, forward = prepare(typical(kernel), device)
+    seeds = random_like(forward())
+    with no_writes(*tensors, *seeds):
+        outputs = forward()
+        gradients(outputs, tensors, seeds)
+    places = {t.untyped_storage().data_ptr() for t in tensors if t is not None and t.numel()}
+    if any(o.untyped_storage().data_ptr() in places for o in outputs):
+        fail("an output shares memory with an input")
+
+
+def memory_leak(kernel: Kernel, device: str) -> None:
+    """After many steps no more memory is in use than after a few."""
+    tensors, forward = prepare(typical(kernel), device)
+    seeds = random_like(forward())
+    used = []
+    for steps in (3, 10):
+        for _ in range(steps):
+            gradients(forward(), tensors, seeds)
+        gc.collect()
+        on_gpu = device.startswith("cuda")
+        used.append(torch.cuda.memory_allocated(device) if on_gpu else sum(t.nbytes for t in alive()))
+    if used[1] > used[0]:
+        fail(f"{used[1] - used[0]} bytes more are in use after 10 further steps")
+
+
+# -- Backward ----------------------------------------------------------------------------------------------------------
+def stride_0_gradient(kernel: Kernel, device: str) -> None:
+    """An expanded gradient, as ``sum().backward()`` makes it, gives what its contiguous copy gives."""
+    tensors, forward = prepare(typical(kernel), device)
+    outputs = forward()
+    expanded = [torch.ones((), dtype=o.dtype, device=o.device).expand(o.shape) for o in outputs]
+    got = gradients(outputs, tensors, expanded)
+    equal(got, gradients(forward(), tensors, [s.contiguous() for s in expanded]), "stride-0 output gradient")
+
+
+def second_backward(kernel: Kernel, device: str) -> None:
+    """A second backward through one graph gives the same gradients: nothing saved was overwritten."""
+    tensors, forward = prepare(typical(kernel), device)
+    outputs = forward()
+    seeds = random_like(outputs)
+    first = gradients(outputs, tensors, seeds, retain_graph=True)
+    equal(gradients(outputs, tensors, seeds), [None if g is None else g.clone() for g in first], "second backward")
+
+
+def second_derivative(kernel: Kernel, device: str) -> None:
+    """``create_graph=True`` is refused by name, or gives the reference's second derivative."""
+    case = typical(kernel, "float32")
+    tensors, options = case.make(device)
+
+    def twice(fn: Callable[..., Any], inputs: Tensors) -> Tensors:
+        outputs = flat(fn(*inputs, **options))
+        first = gradients(outputs, inputs, random_like(outputs), create_graph=True)
+        return gradients([g for g in first if g is not None], inputs, [torch.ones_like(g) for g in first])  # type: ignore[arg-type]
+
+    try:
+        got = twice(case.public(), tensors)
+    except RuntimeError as error:
+        if f"{kernel.op}: this kernel has no second derivative" not in str(error):
+            raise
+        return
+    reference = load(case.op.reference)
+    wide = [t if t is None or not t.is_floating_point() else double(t) for t in tensors]
+    for triple in zip(got, twice(reference, tensors), twice(reference, wide), strict=True):
+        compare(*triple)  # type: ignore[arg-type]
+
+
+def deterministic(kernel: Kernel, device: str) -> None:
+    """Two runs give the same bits."""
+    for dtype in dtypes(kernel):
+        tensors, forward = prepare(typical(kernel, dtype), device)
+        first, second = forward(), forward()
+        seeds = random_like(first)
+        equal(list(first), list(second), "two forwards")
+        equal(gradients(first, tensors, seeds), gradients(second, tensors, seeds), "two backwards")
+
+
+def no_host_sync(kernel: Kernel, device: str) -> None:
+    """Forward and backward never make the host wait."""
+    tensors, forward = prepare(typical(kernel), device)
+    seeds = random_like(forward())
+    with no_sync():
+        gradients(forward(), tensors, seeds)
+
+
+def gradcheck(kernel: Kernel, device: str) -> None:
+    """The reference's gradients are those of its forward, in float64, with each option and each variant."""
+    op = typical(kernel).op
+    small = {name: min((v for v in values if v > 1), default=1) for name, values in op.sizes.items()}
+    base = Case(kernel=kernel, dtype="float64", sizes=small)
+    variants = [base, *(base.replace(variant=v) for v in op.variants)]
+    for case in (*variants, *(base.replace(options={name: value}) for name, value in option_values(kernel))):
+        tensors, options = case.make("cpu")
+        inputs = [t if t is None or not t.is_floating_point() else _of_size_one(t) for t in tensors]
+
+        def outputs(*given: Any, options: Mapping[str, Any] = options) -> tuple[torch.Tensor, ...]:
+            return tuple(flat(load(op.reference)(*given, **options)))
+
+        if all(bool(o.isfinite().all()) for o in outputs(*inputs)):  # 0 / 0, if every row is ignored, has no slope
+            torch.autograd.gradcheck(outputs, inputs, fast_mode=True)  # type: ignore[arg-type]
+
+
+def double(t: torch.Tensor) -> torch.Tensor:
+    """The same values in float64, as a leaf."""
+    return t.detach().double().requires_grad_(t.requires_grad)
+
+
+def _of_size_one(t: torch.Tensor) -> torch.Tensor:
+    """As float64 with rows of magnitude 1: finite differences see nothing in rows of 1e3 beside others of 1e-3."""
+    size = t.detach().abs().amax(-1, keepdim=True).clamp_min(1e-30) if t.dim() > 1 else 1.0
+    return (t.detach().double() / size).requires_grad_(t.requires_grad)
+
+
+# -- Options, shapes, compilers ----------------------------------------------------------------------------------------
+def options_matter(kernel: Kernel, device: str) -> None:
+    """Each option changes an output or a gradient in at least one dtype: none is accepted and ignored."""
+    ignored = []
+    for name, value in option_values(kernel):
+        for dtype in dtypes(kernel):
+            case = typical(kernel, dtype)
+            tensors, options = case.make(device)
+            plain, other = (run(case.public(), tensors, o) for o in (options, {**options, name: value}))
+            if len(plain) != len(other) or not all(map(same_bits, plain, other)):
+                break
+        else:
+            ignored.append(f"{name}={value!r}")
+    if ignored:
+        fail(f"accepted and ignored: {', '.join(ignored)}")
+
+
+def any_shape(kernel: Kernel, device: str) -> None:
+    """The contract at shapes, dtypes, options, variants and layouts that hypothesis draws."""
+    from hypothesis import HealthCheck, given, settings
+
+    @settings(suppress_health_check=list(HealthCheck))
+    @given(case=any_case(kernel))
+    def check(case: Case) -> None:
+        case.check(device)
+
+    check()
+
+
+def compile_fullgraph(kernel: Kernel, device: str, backend: str = "aot_eager") -> None:
+    """Compiled with fullgraph it equals eager bit for bit over four lengths, in no more graphs than the reference."""
+    case = typical(kernel)
+    rows = next(iter(case.sizes))
+    lengths = [case.replace(sizes={**case.sizes, rows: n}).make(device) for n in (5, 5, 8, 11)]
+    check_compile(case.public(), lengths, upstream=load(case.op.reference), backend=backend)
+
+
+def opcheck(kernel: Kernel, device: str) -> None:
+    """``torch.library.opcheck`` passes on the library ops the kernel calls while compiling."""
+    case = typical(kernel)
+    found = check_library_ops(case.public(), *case.make(device))
+    if kernel.needs.interpreter and not found:
+        fail(
+            f"{kernel.id} launches Triton kernels but calls no library op while compiling: see liger.launch.private_op"
+        )
+
+
+CHECKS: dict[str, Callable[[Kernel, str], None]] = {
+    fn.__name__: fn
+    for fn in (
+        launched,
+        chosen_by_rank,
+        profile,
+        needs_input_grad,
+        caller_memory_untouched,
+        memory_leak,
+        stride_0_gradient,
+        second_backward,
+        second_derivative,
+        deterministic,
+        no_host_sync,
+        gradcheck,
+        options_matter,
+        any_shape,
+        compile_fullgraph,
+        opcheck,
+    )
+}
