@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from liger.cli import build
@@ -31,3 +32,18 @@ def test_plan_of_an_unknown_type_and_of_nothing():
     assert "'gpt2'" in plan("gpt2").stdout
     with pytest.raises(ValueError, match="'no/such' is no model directory, reachable hub id or model_type"):
         load_config("no/such")
+
+
+@pytest.mark.parametrize("op", sorted(registry().ops))
+def test_explain_prints_the_profile_of_each_kernel_as_yaml(op):
+    done = CliRunner().invoke(build(), ["explain", op, "--profile"])
+    said = yaml.safe_load(done.stdout)
+    declared = registry().ops[op]
+    assert [s["values"] for s in said["benchmark"]["sweeps"]] == [list(s.values) for s in declared.sweeps]
+    assert said["benchmark"]["providers"][:3] == ["ours", "eager", "torch.compile"]
+    for kernel in registry().kernels(op):
+        found = said["kernels"][kernel.id]
+        assert found["rank"] == kernel.rank
+        if kernel.profile:
+            assert found["saved"] == list(kernel.profile.saved) and found["gradients"] == dict(kernel.profile.gradients)
+            assert set(found) >= {"tier", "recomputed", "grid", "precision", "needs"}

@@ -165,10 +165,13 @@ def test_kernels_say_what_they_are():
         for kernel in registry().kernels(op.name):
             if kernel.name != "reference":
                 assert kernel.bytes, f"{kernel.id} does not say how many bytes it moves"
+                assert kernel.profile, f"{kernel.id} does not say how it works"
                 assert kernel.needs.devices or kernel.name == "torch", f"{kernel.id} does not say where it runs"
         tests = PACKAGES[name_of(registry().owner("op", op.name))].tests
         text = "\n".join(f.read_text(encoding="utf-8") for f in tests.glob("test_*.py")) if tests else ""
         assert op.name in text, f"{op.name} has no test"
+        assert op.sweeps and op.production, f"{op.name} does not say what benchmarks and the compile gate run"
+        assert {name for sweep in op.sweeps for point in sweep.points() for name in point} == set(op.sizes), op.name
         assert reference.__doc__, f"the reference of {op.name} has no docstring"
 
 

@@ -15,7 +15,7 @@ import planted as plugin  # noqa: E402
 
 from liger.errors import ContractViolation  # noqa: E402
 from liger.testing import assert_contract, check_kernel, count_ops, no_sync, no_writes, poisoned  # noqa: E402
-from liger.testing.contract import compare, ulp  # noqa: E402
+from liger.testing.compare import compare, ulp  # noqa: E402
 from liger.testing.kernels import _checks  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("planted")

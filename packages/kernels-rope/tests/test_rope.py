@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from liger import ops
 from liger.errors import ContractViolation
@@ -54,22 +52,6 @@ def test_matches_transformers(device: str, generator: torch.Generator) -> None:
     for kernel in ("reference", "triton"):
         for got, expected in zip(ops.rope(*inputs, kernel=kernel), modeling.apply_rotary_pos_emb(*inputs), strict=True):
             assert torch.equal(got, expected)
-
-
-@pytest.mark.triton
-@given(
-    sizes=st.fixed_dictionaries(
-        {"T": st.integers(0, 6), "B": st.integers(1, 3), "NQ": st.integers(1, 9), "NK": st.integers(1, 5)}
-    ),
-    half=st.integers(1, 40),
-    seed=st.integers(0, 2**31),
-    variant=st.sampled_from(["", "per row", "partial", "fp32 cos", "heads last", "packed"]),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
-)
-def test_any_shape(sizes: dict[str, int], half: int, seed: int, variant: str, dtype: torch.dtype, device: str) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    inputs, options = rope_inputs(device, dtype, **sizes, D=2 * half, generator=generator, variant=variant)
-    assert_contract(lambda *a, **o: ops.rope(*a, **o, kernel="triton"), rope_reference, inputs, options)
 
 
 # -- Reproductions of faults in other tools ----------------------------------------------------------------------------
@@ -204,14 +186,6 @@ def test_large(sizes: dict[str, int], device: str) -> None:
 def _small(dtype: torch.dtype, device: str) -> list[torch.Tensor]:
     shapes = ((1, 2, 3, 4), (1, 1, 3, 4), (1, 3, 4), (1, 3, 4))
     return [torch.randn(s, dtype=dtype, device=device, requires_grad=True) for s in shapes]
-
-
-@pytest.mark.triton
-def test_second_derivative_is_refused(device: str) -> None:
-    inputs = _small(torch.float32, device)
-    q, k = ops.rope(*inputs, kernel="triton")
-    with pytest.raises(RuntimeError, match=r"rope: this kernel has no second derivative.*liger.prefer"):
-        torch.autograd.grad(q.sum() + k.sum(), inputs, create_graph=True)
 
 
 def test_second_derivative_of_the_reference() -> None:

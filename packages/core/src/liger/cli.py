@@ -62,11 +62,22 @@ def explain(
     op: str,
     device: Annotated[str | None, typer.Option(help="Ask about this device, e.g. cuda.")] = None,
     dtype: Annotated[str, typer.Option(help="dtype of the tensors, with --device.")] = "bfloat16",
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print how each kernel works and is measured, as YAML.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """List the kernels of an op and why each can or cannot serve."""
     from liger.explanation import explain as ask
+    from liger.explanation import profile as describe
 
+    if profile:
+        import yaml
+
+        described = describe(op)
+        dumped = yaml.safe_dump(described, sort_keys=False, width=120, allow_unicode=True)
+        typer.echo(json.dumps(described, indent=2) if as_json else dumped)
+        return
     found = ask(op, device=device, dtypes=(dtype,))
     typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
 

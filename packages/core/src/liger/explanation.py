@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,42 @@ def explain(
         kernels=infos,
         history=tuple(_history(op)) if history else (),
     )
+
+
+def profile(op: str) -> dict[str, Any]:
+    """How an op is computed and measured: its options, sweeps and peers, and the profile of each kernel; plain data.
+
+    Raises:
+        KernelUnavailable: the op is not installed.
+    """
+    reg = registry()
+    declared = reg.op(op)
+    return {
+        "op": declared.name,
+        "reference": declared.reference,
+        "options": {name: {"default": o.default, "tested": list(o.values)} for name, o in declared.options.items()},
+        "mixed_dtypes": list(declared.mixed),
+        "benchmark": {
+            "sweeps": [
+                {"variable": s.variable, "values": list(s.values), "fixed": dict(s.fixed)} for s in declared.sweeps
+            ],
+            "providers": ["ours", "eager", "torch.compile", *declared.peers],
+        },
+        "kernels": {k.id: _profile(k) for k in reg.kernels(declared.name)},
+    }
+
+
+def _profile(kernel: Kernel) -> dict[str, Any]:
+    out: dict[str, Any] = {"rank": kernel.rank, "fn": kernel.fn, "needs": _needs(kernel.needs)}
+    if kernel.profile is None:
+        return out
+    return out | {name: _plain(value) for name, value in asdict(kernel.profile).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _reasons(kernel: Kernel, device: str, dtypes: Sequence[str]) -> list[str]:

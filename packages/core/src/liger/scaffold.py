@@ -27,7 +27,7 @@ from liger.registry import registry
 
 app = typer.Typer(no_args_is_help=True, help="Start a package: a model, or an op with its kernel.")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-IMPORTS = ("Kernel", "Needs", "Op", "Option")
+IMPORTS = ("Kernel", "Needs", "Op", "Option", "Profile", "Sweep")
 
 
 class Tier(enum.StrEnum):
@@ -38,11 +38,36 @@ class Tier(enum.StrEnum):
     fused = "fused"
 
 
-TIERS = {
-    Tier.elementwise: {"arguments": "x", "bad_arguments": "x.long()", "option": "beta", "default": 1.0, "other": 2.0},
-    Tier.reduction: {"arguments": "x", "bad_arguments": "x.long()", "option": "eps", "default": 1e-6, "other": 0.1},
-    Tier.fused: {"arguments": "x, x", "bad_arguments": "x.long(), x", "option": "eps", "default": 1e-6, "other": 0.1},
-}
+WHOLE_ROWS = "whole rows, 2048 elements or one row; ceil(R / rows) programs"
+TIERS: Mapping[Tier, Mapping[str, object]] = {
+    Tier.elementwise: {
+        "arguments": "x", "bad_arguments": "x.long()", "option": "beta", "default": 1.0, "other": 2.0,
+        "mixed": "",
+        "saved": ("x",),
+        "recomputed": ("s = sigmoid(beta * x)",),
+        "gradients": {"x": "dy * s * (1 + beta * x * (1 - s))"},
+        "grid": "1024 elements; ceil(N / 1024) programs",
+    },
+    Tier.reduction: {
+        "arguments": "x", "bad_arguments": "x.long()", "option": "eps", "default": 1e-6, "other": 0.1,
+        "mixed": "",
+        "saved": ("x", "scale (R,) float32"),
+        "recomputed": ("y = x * scale",),
+        "gradients": {"x": "(dy - y * sum(y * dy)) * scale"},
+        "grid": WHOLE_ROWS,
+    },
+    Tier.fused: {
+        "arguments": "x, x", "bad_arguments": "x.long(), x", "option": "eps", "default": 1e-6, "other": 0.1,
+        "mixed": '    mixed=("x", "gate"),\n',
+        "saved": ("x", "gate", "scale (R,) float32"),
+        "recomputed": ("s = sigmoid(gate)", "y = x * s * scale"),
+        "gradients": {
+            "x": "dh * s, dh = (dy - y * mean(y * dy)) * scale",
+            "gate": "dh * x * s * (1 - s)",
+        },
+        "grid": WHOLE_ROWS,
+    },
+}  # fmt: skip
 LIMIT = '        max_size={"H": 8192},  # a program holds whole rows; twice as wide spills (tools/compile_gate.py)\n'
 REDUCTION = '    reduction="H",\n'
 
@@ -138,7 +163,8 @@ def new_kernel(family: str, op: str, tier: Tier, root: Path) -> Path:
         raise LigerError(f"there is an op {op!r} already; take another name")
     rows = tier is not Tier.elementwise
     extra = {"reduction": REDUCTION if rows else "", "limit": LIMIT if rows else ""}
-    blanks = {**place.blanks(), **TIERS[tier], **extra, "family": place.name, "op": op, "constant": op.upper()}
+    names = {"family": place.name, "op": op, "constant": op.upper(), "tier": str(tier)}
+    blanks = {**place.blanks(), **TIERS[tier], **extra, **names}
     plugin = place.code / "plugin.py"
     if not place.folder.exists():
         _start(place, "kernel", blanks)

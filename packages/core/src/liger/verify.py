@@ -12,7 +12,8 @@ from liger.errors import ContractViolation
 from liger.patch import Action
 from liger.report import Status
 from liger.swap import quiet, swapped_class
-from liger.testing.contract import compare, random_like
+from liger.testing.compare import compare
+from liger.testing.contract import random_like
 from liger.testing.observe import count_ops
 
 

@@ -14,9 +14,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from liger.declare import Kernel, load
 from liger.errors import ContractViolation
 from liger.testing.cases import Case, any_case, dtypes, option_values, typical
+from liger.testing.compare import compare
 from liger.testing.compiled import check_compile, run, same_bits
 from liger.testing.compiled import opcheck as check_library_ops
-from liger.testing.contract import compare, random_like
+from liger.testing.contract import random_like
 from liger.testing.memory import alive, allocated, no_writes
 from liger.testing.observe import count_ops, launches, no_sync
 

@@ -10,7 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from liger.errors import ContractViolation
-from liger.testing.contract import compare, random_like
+from liger.testing.compare import compare
+from liger.testing.contract import random_like
 
 Inputs = Sequence[torch.Tensor | None]
 

@@ -10,8 +10,9 @@ import torch
 from liger.declare import Kernel, load
 from liger.testing.behaviour import Tensors, compile_fullgraph, double, equal, fail, flat, gradients
 from liger.testing.cases import Case, dtypes, typical
+from liger.testing.compare import compare, ulp
 from liger.testing.compiled import run
-from liger.testing.contract import Results, compare, evaluate, random_like, ulp
+from liger.testing.contract import Results, evaluate, random_like
 
 BEYOND = 2**31  # elements
 TILE = 48  # rows that are repeated; a multiple of the 3 magnitudes of test inputs

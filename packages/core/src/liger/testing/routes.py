@@ -21,8 +21,9 @@ from liger.plugins import GROUP
 from liger.registry import registry
 from liger.testing.behaviour import equal, fail, flat
 from liger.testing.cases import Case, dtypes, option_values, typical
+from liger.testing.compare import check_layout
 from liger.testing.compiled import run
-from liger.testing.contract import Results, assert_contract, check_layout, evaluate, random_like
+from liger.testing.contract import Results, assert_contract, evaluate, random_like
 from liger.testing.observe import count_ops
 
 
