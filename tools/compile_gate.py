@@ -159,6 +159,10 @@ def cases(kernel: Kernel) -> Iterator[Case]:
         yield Case(kernel=kernel, dtype="float32", sizes=sizes)
         for name, value in option_values(kernel):
             yield Case(kernel=kernel, dtype="bfloat16", sizes=sizes, options={name: value})
+        for name in op.mixed:
+            yield Case(kernel=kernel, dtype="bfloat16", sizes=sizes, mixed=name)
+        for variant in op.variants:
+            yield Case(kernel=kernel, dtype="bfloat16", sizes=sizes, variant=variant)
 
 
 def step(case: Case) -> None:

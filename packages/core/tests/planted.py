@@ -44,6 +44,8 @@ FAULTS = {
     "waits_in_a_case": "contract-float32-R5",
     "no_second_derivative": "second_derivative",
     "other_name": "signature",
+    "wrong_beyond_row_200": "big",
+    "gradient_beyond_row_200": "big",
 }
 LEAKED: list[Any] = []
 
@@ -106,6 +108,8 @@ def _plant_effects(x: Any, y: Any, fault: str) -> None:
         y.sum().item()
     if fault == "leaks":
         LEAKED.append(x + 1)
+    if fault == "wrong_beyond_row_200":
+        y[200:] = 0
     if fault == "width_of_four_plus_two" and x.shape[1] % 4 == 2:
         y[:, -1:] = 0
     if y.numel():
@@ -142,6 +146,8 @@ def _backward(ctx: Any, dy: Any) -> Any:
     dw = (wide * x.float()).sum(0).to(w.dtype) if ctx.needs_input_grad[1] or everything else None
     if fault == "gradient_1_percent" and dw is not None:
         dw = dw * 1.01
+    if fault == "gradient_beyond_row_200" and dx is not None:
+        dx[200:] = 0
     if fault == "transposed_gradient" and dx is not None and dx.numel():
         dx = dx.t().contiguous().t()
     if fault == "overwrites_saved":
@@ -176,6 +182,7 @@ SCALED = Op(
     options={"factor": Option(default=1.0, values=(0.5, -3.0))},
     inputs="planted:scaled_inputs",
     sizes={"R": (2, 3, 5), "H": (8, 33, 257)},
+    production=({"R": 16384, "H": 64},),
 )
 
 

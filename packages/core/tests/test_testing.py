@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,16 @@ torch = pytest.importorskip("torch")
 import planted as plugin  # noqa: E402
 
 from liger.errors import ContractViolation  # noqa: E402
-from liger.testing import assert_contract, check_kernel, count_ops, no_sync, no_writes, poisoned  # noqa: E402
+from liger.testing import (  # noqa: E402
+    assert_contract,
+    check_kernel,
+    count_ops,
+    gpu,
+    no_sync,
+    no_writes,
+    poisoned,
+)
+from liger.testing.cases import find  # noqa: E402
 from liger.testing.compare import compare, ulp  # noqa: E402
 from liger.testing.kernels import _checks  # noqa: E402
 
@@ -25,10 +36,18 @@ def test_right_kernel_passes() -> None:
     check_kernel("scaled/right")
 
 
-@pytest.mark.parametrize(("fault", "gate"), plugin.FAULTS.items())
-def test_fault_is_found(fault: str, gate: str) -> None:
-    from liger.testing.cases import find
+@pytest.fixture
+def few_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``big`` takes 2^15 elements for many."""
+    monkeypatch.setattr(gpu, "BEYOND", 2**15)
 
+
+def test_right_kernel_passes_with_many_elements(few_elements: None) -> None:
+    gpu.big(find("scaled/right"), "cpu")
+
+
+@pytest.mark.parametrize(("fault", "gate"), plugin.FAULTS.items())
+def test_fault_is_found(fault: str, gate: str, few_elements: None) -> None:
     chosen = [check for check in _checks(find(f"scaled_{fault}/{fault}")) if check.name.startswith(gate)]
     assert chosen, f"no check is called {gate}"
     found = 0
@@ -193,3 +212,14 @@ def _pytest(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     env["PYTHONPATH"] = os.pathsep.join([str(folder), env.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args, str(folder)]
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_strict_fails_on_writes_waits_and_poison(strict: Callable[..., AbstractContextManager[None]]) -> None:
+    x, dy = torch.ones(3), torch.ones(3)
+    with strict(x, dy):
+        assert bool(torch.empty_like(x).isnan().all().numpy())
+    for written in (x, dy):
+        with pytest.raises(ContractViolation, match="was written"), strict(x, dy):
+            written.mul_(2)
+    with pytest.raises(ContractViolation, match="makes the host wait"), strict(x, dy):
+        x.sum().item()

@@ -114,16 +114,16 @@ def _rope(
     s2 = tl.load(sin + HALF, mask=cols < HALF, other=0.0).to(tl.float32)
     block = tl.program_id(1)
     q_blocks = tl.cdiv(NQ, HEADS)
-    if block < q_blocks:
+    if block < q_blocks:  # names of their own: q and k may differ in dtype, and triton gives a name one type
         if NQ > 0:
-            x, y = xq_ptr + batch * xq_b + token * xq_t, yq_ptr + batch * yq_b + token * yq_t
+            xq, yq = xq_ptr + batch * xq_b + token * xq_t, yq_ptr + batch * yq_b + token * yq_t
             first = block * HEADS
-            _rotate(x, y, xq_n, yq_n, c1, c2, s1, s2, first, NQ, D, HALF, UNIT, BLOCK, REST, HEADS, BACKWARD)
+            _rotate(xq, yq, xq_n, yq_n, c1, c2, s1, s2, first, NQ, D, HALF, UNIT, BLOCK, REST, HEADS, BACKWARD)
     else:
         if NK > 0:
-            x, y = xk_ptr + batch * xk_b + token * xk_t, yk_ptr + batch * yk_b + token * yk_t
+            xk, yk = xk_ptr + batch * xk_b + token * xk_t, yk_ptr + batch * yk_b + token * yk_t
             first = (block - q_blocks) * HEADS
-            _rotate(x, y, xk_n, yk_n, c1, c2, s1, s2, first, NK, D, HALF, UNIT, BLOCK, REST, HEADS, BACKWARD)
+            _rotate(xk, yk, xk_n, yk_n, c1, c2, s1, s2, first, NK, D, HALF, UNIT, BLOCK, REST, HEADS, BACKWARD)
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
