@@ -33,10 +33,19 @@ def load(target: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A keyword argument of an op: its default, and other values worth testing."""
+    """A keyword argument of an op.
+
+    Attributes:
+        default: its default.
+        values: others, which tests use; each must change an output or a gradient.
+        silent: its values change no number in small cases, so a test by hand has to show what they do.
+        waits: its values make the host wait for the device, and say so.
+    """
 
     default: Any
     values: tuple[Any, ...] = ()
+    silent: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

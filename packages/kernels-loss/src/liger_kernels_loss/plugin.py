@@ -13,7 +13,7 @@ LOSS: Mapping[str, Option] = {
     "logit_scale": Option(default=1.0, values=(0.5,)),
     "z_loss": Option(default=0.0, values=(0.01,)),
     "num_items": Option(default=None, values=(7,)),
-    "check_labels": Option(default=False),  # changes no number, so its tests are by hand
+    "check_labels": Option(default=False, values=(True,), silent=True, waits=True),
 }
 
 VARIANTS = ("ignored rows", "all ignored", "class weights")
@@ -85,7 +85,7 @@ LINEAR_CROSS_ENTROPY = Op(
     reference="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_reference",
     options={
         **LOSS,
-        "accum_dtype": Option(default=None),  # matters with many chunks only, so its tests are by hand
+        "accum_dtype": Option(default=None, values=("float32",), silent=True),  # matters with many chunks
         "workspace_mb": Option(default=None, values=(0.0045,)),
     },
     inputs="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_inputs",

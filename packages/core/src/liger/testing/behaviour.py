@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import gc
-import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from liger.declare import Kernel, load
 from liger.errors import ContractViolation
-from liger.testing.cases import Case, any_case, dtypes, option_values, typical
+from liger.registry import registry
+from liger.testing.cases import Case, any_case, dtypes, make_cases, option_values, typical
 from liger.testing.compare import compare
 from liger.testing.compiled import check_compile, run, same_bits
 from liger.testing.compiled import opcheck as check_library_ops
@@ -21,7 +19,6 @@ from liger.testing.contract import random_like
 from liger.testing.memory import alive, allocated, no_writes
 from liger.testing.observe import count_ops, launches, no_sync
 
-TIERS = ("elementwise", "reduction", "fused")
 Tensors = list[torch.Tensor | None]
 
 
@@ -86,50 +83,6 @@ def chosen_by_rank(kernel: Kernel, device: str) -> None:
         load(case.op.public)(*tensors, **options)
     if not counts[kernel.op, kernel.name]:
         fail(f"{kernel.id} was not chosen on {device}: {dict(counts)}")
-
-
-def profile(kernel: Kernel, device: str) -> None:
-    """The kernel declares a profile; its tier, its gradients and what it says to save are true."""
-    declared = kernel.profile
-    if declared is None:
-        fail(f"{kernel.id} declares no profile")
-    if declared.tier not in TIERS:
-        fail(f"tier is {declared.tier!r}, expected one of {', '.join(TIERS)}")
-    case = typical(kernel)
-    tensors, forward = prepare(case, device)
-    named = dict(zip(case.arguments(), tensors, strict=False))
-    wanted = [name for name, t in named.items() if t is not None and t.requires_grad]
-    if missing := set(wanted) - set(declared.gradients):
-        fail(f"the profile gives no gradient formula of {', '.join(sorted(missing))}")
-    kept = _kept(forward)
-    expected = [_size_of(text, named, case) for text in declared.saved]
-    found = [(tuple(t.shape), t.dtype) for t in kept]
-    if sorted(map(str, found)) != sorted(map(str, expected)):
-        fail(f"the profile says {declared.saved} is saved, which is {expected}; found {found}")
-
-
-def _kept(forward: Callable[[], Any]) -> list[torch.Tensor]:
-    """Tensors of more than one element that are alive for the backward, beside outputs: each storage once."""
-    packed: list[torch.Tensor] = []
-    before = {id(t) for t in alive()}
-    with saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):  # type: ignore[func-returns-value]
-        outputs = forward()
-    new = [t for t in alive() if id(t) not in before]
-    mine = {o.untyped_storage().data_ptr() for o in outputs}
-    unique = {t.untyped_storage().data_ptr(): t for t in (*new, *packed) if t.numel() > 1}
-    return [t.detach() for pointer, t in unique.items() if pointer not in mine]
-
-
-def _size_of(text: str, named: Mapping[str, Any], case: Case) -> tuple[tuple[int, ...], torch.dtype]:
-    """Shape and dtype of ``"x"``, ``"dx like x"`` or ``"rstd (R,) float32"``."""
-    if spec := re.fullmatch(r"\w+ \(([^)]*)\) (\w+)", text):
-        words = [word.strip() for word in spec[1].split(",") if word.strip()]
-        shape = tuple(math.prod(case.sizes.get(n) or int(n) for n in word.split(" * ")) for word in words)
-        return shape, getattr(torch, spec[2])
-    name = text.partition(" like ")[2] or text
-    if name not in named:
-        fail(f"saved names {text!r}: expected an argument, 'name like argument', or 'name (R, ...) dtype'")
-    return tuple(named[name].shape), named[name].dtype
 
 
 # -- Memory ------------------------------------------------------------------------------------------------------------
@@ -274,6 +227,8 @@ def options_matter(kernel: Kernel, device: str) -> None:
     """Each option changes an output or a gradient in at least one dtype: none is accepted and ignored."""
     ignored = []
     for name, value in option_values(kernel):
+        if registry().op(kernel.op).options[name].silent:
+            continue
         for dtype in dtypes(kernel):
             case = typical(kernel, dtype)
             tensors, options = case.make(device)
@@ -284,6 +239,17 @@ def options_matter(kernel: Kernel, device: str) -> None:
             ignored.append(f"{name}={value!r}")
     if ignored:
         fail(f"accepted and ignored: {', '.join(ignored)}")
+
+
+def every_option(kernel: Kernel, device: str) -> None:
+    """Each option of the op stands at a value other than its default in some case, by itself or in a variant."""
+    served = kernel.needs.options
+    left = {name: o.default for name, o in registry().op(kernel.op).options.items() if len(served.get(name, "ab")) > 1}
+    for case in make_cases(kernel):
+        _, options = case.make("cpu")
+        left = {name: default for name, default in left.items() if options.get(name, default) == default}
+    if left:
+        fail(f"no case has another value than the default for {', '.join(left)}: declare Option(values=...)")
 
 
 def any_shape(kernel: Kernel, device: str) -> None:
@@ -321,7 +287,6 @@ CHECKS: dict[str, Callable[[Kernel, str], None]] = {
     for fn in (
         launched,
         chosen_by_rank,
-        profile,
         needs_input_grad,
         caller_memory_untouched,
         memory_leak,
@@ -332,6 +297,7 @@ CHECKS: dict[str, Callable[[Kernel, str], None]] = {
         no_host_sync,
         gradcheck,
         options_matter,
+        every_option,
         any_shape,
         compile_fullgraph,
         opcheck,

@@ -102,7 +102,8 @@ class Case:
 
         tensors, options = self.make(device)
         reduction = self.sizes.get(self.op.reduction) if self.op.reduction else None
-        assert_contract(self.public(), load(self.op.reference), tensors, options, reduction=reduction)
+        waits = any(self.op.options[name].waits for name in self.options)
+        assert_contract(self.public(), load(self.op.reference), tensors, options, reduction=reduction, waits=waits)
 
 
 def find(kernel: str | Kernel) -> Kernel:

@@ -60,6 +60,7 @@ def assert_contract(
     options: Mapping[str, Any] | None = None,
     *,
     reduction: int | None = None,
+    waits: bool = False,
 ) -> dict[str, Errors]:
     """Check a kernel against its reference by the contract above, forward and backward.
 
@@ -70,6 +71,7 @@ def assert_contract(
         inputs: tensors and None. Gradients of those with ``requires_grad`` are checked, for one random output gradient.
         options: keyword arguments of both.
         reduction: R, the number of terms summed into one element; None if there is no sum.
+        waits: whether ``actual`` may make the host wait for the device.
 
     Returns:
         The measured errors by name, ``"output"``, ``"gradient of weight"``, for reports.
@@ -85,7 +87,7 @@ def assert_contract(
     for index in range(1, _sample_count(inputs, samples[0][0])):
         samples.append(_sample(reference, *_neighbour(index, inputs, options, seeds)))
     if callable(actual):
-        with strict(*inputs, *seeds):
+        with strict(*inputs, *seeds, waits=waits):
             got = evaluate(actual, inputs, options, seeds)
     else:
         got = Results((actual,) if isinstance(actual, torch.Tensor) else tuple(actual), {})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from liger.declare import Kernel
 from liger.errors import ContractViolation
-from liger.testing import behaviour, gpu, routes
+from liger.testing import behaviour, gpu, profile, routes
 from liger.testing.cases import find, make_cases, parameter
 from liger.testing.fixtures import count_gpus
 
@@ -60,7 +60,7 @@ def check_kernel(kernel: str | Kernel, device: str = "cpu") -> None:
 
 def _checks(kernel: Kernel) -> list[Check]:
     accuracy = [Check(f"contract-{case.id}", case.check) for case in make_cases(kernel)]
-    anywhere = {**behaviour.CHECKS, **routes.CHECKS}
+    anywhere = {**behaviour.CHECKS, **profile.CHECKS, **routes.CHECKS}
     return [
         *accuracy,
         *(Check(name, _bind(fn, kernel)) for name, fn in anywhere.items()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -122,13 +122,15 @@ def no_sync() -> Iterator[None]:
 
 
 @contextmanager
-def strict(*tensors: torch.Tensor | None) -> Iterator[None]:
+def strict(*tensors: torch.Tensor | None, waits: bool = False) -> Iterator[None]:
     """What no op may do, all in one: write into ``tensors``, read memory nobody wrote, write outside it, wait.
+
+    ``waits`` allows the last.
 
     Raises:
         ContractViolation: as ``no_writes``, ``poisoned`` and ``no_sync`` do.
     """
-    with no_writes(*tensors), poisoned(), no_sync():
+    with no_writes(*tensors), poisoned(), nullcontext() if waits else no_sync():
         yield
 
 
