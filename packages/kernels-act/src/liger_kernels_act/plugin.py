@@ -21,6 +21,7 @@ SILU_MUL = Op(
     production=PRODUCTION,
     sweeps=SWEEPS,
     model=MODEL,
+    peers={"liger-kernel": "liger_kernels_act._peers:liger_silu_mul"},
     variants=VARIANTS,
     module="liger_kernels_act.modules:SiLUMul",
 )
@@ -35,6 +36,7 @@ GELU_MUL = Op(
     production=PRODUCTION,
     sweeps=SWEEPS,
     model=MODEL,
+    peers={"liger-kernel": "liger_kernels_act._peers:liger_gelu_mul"},
     variants=VARIANTS,
     module="liger_kernels_act.modules:GELUMul",
 )
