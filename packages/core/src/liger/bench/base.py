@@ -142,10 +142,8 @@ def table(rows: Sequence[Row], sha: str) -> Table:
     for r in rows:
         times = (f"{sorted(r[name])[len(r[name]) // 2]:.4g}" for name in ("base_ms", "new_ms"))
         peaks = ("-" if r[name] is None else f"{r[name]:.0f}" for name in ("base_mib", "new_mib"))
-        value: Ratio = r["ratio"]
-        out.add_row(
-            r["kernel"], r["case"], r["mode"], *times, f"{value.value:.3f} ({value.low:.3f}-{value.high:.3f})", *peaks
-        )
+        value, low, high = r["ratio"]
+        out.add_row(r["kernel"], r["case"], r["mode"], *times, f"{value:.3f} ({low:.3f}-{high:.3f})", *peaks)
     return out
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from liger.bench import MODES
+from liger.bench.models import config
 from liger.declare import Kernel
 from liger.registry import registry
 
@@ -86,7 +87,7 @@ def parse(arguments: Sequence[str]) -> Options:
         ValueError: a name is unknown, or nothing is left to time.
         SystemExit: the command line is malformed.
     """
-    given = vars(parser().parse_args(arguments))
+    given = vars(parser().parse_intermixed_args(arguments))
     options = Options(**{**given, "ops": tuple(given["ops"])})
     known = {
         "op": (options.ops, set(registry().ops)),
@@ -100,6 +101,8 @@ def parse(arguments: Sequence[str]) -> Options:
                 raise ValueError(f"there is no {kind} {name!r}; known: {', '.join(sorted(there))}")
     if options.smoke and options.model:
         raise ValueError("--smoke has toy sizes of its own: leave out --model")
+    if options.model:
+        config(options.model)
     if options.tokens < 1 or options.seconds <= 0:
         raise ValueError(f"--tokens {options.tokens} and --seconds {options.seconds} must be positive")
     if not options.chosen():

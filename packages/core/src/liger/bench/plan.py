@@ -97,11 +97,14 @@ def series(op: Op, options: Options) -> Iterator[Series]:
 
 
 def toy(op: Op) -> Series:
-    """Two points of the first sweep, in the smallest test sizes beyond the first."""
-    small = {k: sorted(values)[min(1, len(values) - 1)] for k, values in op.sizes.items()}
-    variable, variant = (op.sweeps[0].variable, op.sweeps[0].variant) if op.sweeps else (list(small)[-1], "")
-    values = sorted(op.sizes[variable])[1:3] or [small[variable]]
-    return Series(variable, variant, tuple({**small, variable: value} for value in values))
+    """Two points of the first sweep, in the smallest test sizes; of rows and of what is summed the second smallest."""
+    names = list(op.sizes)
+    variable, variant = (op.sweeps[0].variable, op.sweeps[0].variant) if op.sweeps else (names[-1], "")
+    some = {k: sorted(values)[:3] for k, values in op.sizes.items()}
+    small = {k: values[:2][-1] if k in (names[0], op.reduction) else values[0] for k, values in some.items()}
+    return Series(
+        variable, variant, tuple({**small, variable: value} for value in some[variable][1:] or some[variable])
+    )
 
 
 def point(op: Op, kernels: list[Kernel], series: Series, sizes: Sizes, options: Options) -> Point:

@@ -13,11 +13,10 @@ HEADS = (
     *("op", "case", "mode", "ours ms", "speedup", "best other", "ours / best", "% of limit"),
     *("peak MiB", "eager MiB", "host us"),
 )
-LEGEND = (
-    "speedup: eager's time over ours. best other: the fastest of the others; ours / best with its 95 % interval, below\n"
-    '1 if ours is faster, "=" within 2 %. limit: a copy of the same bytes, or cuBLAS (c), in the same repetitions; above\n'
-    "100 % a cache held a part. peak: above the inputs. host us: above an autograd.Function that does nothing."
-)
+LEGEND = """\
+speedup: eager's time over ours. best other: the fastest of the others; ours / best with its 95 % interval, below 1 if
+ours is faster, "=" within 2 %. limit: a copy of the same bytes, or cuBLAS (c), in the same repetitions; above 100 % a
+cache held a part. peak: above the inputs. host us: above an autograd.Function that does nothing."""
 SLOWER, SHARE, SAME, MORE = 1.05, 85.0, 0.02, 1.0  # ratio, %, part, MiB
 
 

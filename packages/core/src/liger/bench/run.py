@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from liger.bench import cap
 from liger.bench.inputs import Inputs
 from liger.bench.measure import Values, allocated, arguments, host, make_runner, numbers, peaks, release
-from liger.bench.options import Options
+from liger.bench.options import OUT, Options
 from liger.bench.plan import Point, plan, point, toy
 from liger.bench.providers import Provider, eager, ours, providers
 from liger.bench.rows import EVERYONE, Row, expected, failures, write
@@ -167,7 +167,7 @@ def add_host(run: Run, at: Point) -> None:
     tiny = point(at.op, list(at.kernels), toy(at.op), toy(at.op).sizes[0], run.options)
     wrong = {r["provider"] for r in run.rows if r["op"] == at.op.name and r["status"] in ("wrong", "failed")}
     found = [p for p in providers(tiny, run.options) if p.name not in wrong]
-    calls = 2 if run.options.smoke else HOST_CALLS
+    calls = 1 if run.options.smoke else HOST_CALLS
     costs = host(tiny, found, run.options.device, calls, run.options.repetitions)
     for row in run.rows:
         if (row["op"], row["mode"], row["status"]) == (at.op.name, "full", "timed"):
@@ -195,22 +195,24 @@ def everything(run: Run) -> list[str]:
     return failures(run.rows, expected((p for found in planned.values() for s in found for p in s), run.options))
 
 
-def start(options: Options) -> contextlib.AbstractContextManager[Any]:
-    """Ready the process; the context has to be entered for all that is timed.
+@contextlib.contextmanager
+def ready(options: Options) -> Iterator[None]:
+    """Ready the process for all that is timed inside.
 
     Raises:
         ValueError: there is no GPU.
     """
-    functorch.donated_buffer = False  # a compiled backward is timed again and again on one forward
+    if not options.smoke and not torch.cuda.is_available():
+        raise ValueError("there is no GPU; --smoke runs in toy sizes on a CPU")
     if options.smoke:
         from liger.testing.interpreter import fix
 
         fix()
-        return contextlib.nullcontext()
-    if not torch.cuda.is_available():
-        raise ValueError("there is no GPU; --smoke runs in toy sizes on a CPU")
     # capturing needs another stream than the default one, for all that autograd has ever seen too
-    return torch.cuda.stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+    stream = None if options.smoke else torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    # a compiled backward is timed again and again on one forward
+    with functorch.patch(donated_buffer=False), torch.cuda.stream(stream):
+        yield
 
 
 def folder(options: Options) -> Path:
@@ -218,8 +220,6 @@ def folder(options: Options) -> Path:
     if options.out:
         return options.out
     if options.smoke:
-        from liger.bench.options import OUT
-
         return OUT
     name = "-".join(word for word in torch.cuda.get_device_name().lower().split() if word != "nvidia")
     return Path("benchmarks/results", name, *([Path(options.model).stem] if options.model else []))
@@ -231,7 +231,7 @@ def run(options: Options) -> int:
     from liger.bench.report import markdown, table
     from liger.bench.rows import read
 
-    with start(options):
+    with ready(options):
         done = Run(options, folder(options))
         failed = everything(done)
     done.write()

@@ -96,7 +96,8 @@ def interleave(runners: Mapping[str, Runner], repetitions: int) -> dict[str, lis
     """ms of one call for each runner and repetition; all take turns, so that clock and heat are the same for all."""
     out: dict[str, list[float]] = {name: [] for name in runners}
     for r in runners.values():
-        r.sample()
+        if r.method != "clock":
+            r.sample()  # warms up
     for _ in range(repetitions):
         for name, r in runners.items():
             out[name].append(r.repetition())

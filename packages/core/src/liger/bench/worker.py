@@ -120,12 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     options = Options(smoke=given.smoke)
     set_environment(given.smoke)
-    from liger.bench.run import start
+    from liger.bench.run import ready
 
     run = functools.partial(serve, options)
     if given.profile:
         run = functools.partial(lambda spec: Side(spec, options).profile(spec["mode"]), given.profile)
-    with start(options):
+    with ready(options):
         run()
 
 
