@@ -138,6 +138,34 @@ def test_what_does_not_fit_is_left_out_and_says_why(main, monkeypatch, tmp_path)
     assert "needs about 5.71e-06 GiB" in last["problem"] and "available are 2.24e-06 GiB" in last["problem"]
 
 
+@pytest.mark.parametrize("error", [None, ImportError("no module x")])
+def test_a_peer_that_is_wrong_or_broken_has_a_row_that_says_so(error, main, monkeypatch, tmp_path) -> None:
+    from liger.bench import peer
+
+    def compute(x, weight):
+        if error:
+            raise error
+        return x * weight
+
+    monkeypatch.setattr("liger_kernels_norm._peers.torch_rms_norm", peer("torch", cuda=False)(compute))
+    words = ("--smoke", "rms_norm", "--modes", "forward", "--providers", "ours,F.rms_norm")
+    assert main(*words, "--out", tmp_path) == 0
+    rows = json.loads((tmp_path / "rms_norm.json").read_text())["rows"]
+    said = {(r["status"], r["problem"].partition(":")[0]) for r in rows if r["provider"] == "F.rms_norm"}
+    assert said == {("failed", "ImportError") if error else ("wrong", "ContractViolation")}
+    assert f"F.rms_norm: {'failed' if error else 'wrong'}: " in (tmp_path / "table.md").read_text()
+
+
+def test_peers_are_declared_with_what_they_need() -> None:
+    from liger.bench import Peer
+    from liger.declare import load
+
+    peers = {(op.name, name): load(target) for op in registry().ops.values() for name, target in op.peers.items()}
+    assert all(isinstance(found, Peer) and found.fn.__doc__ for found in peers.values())
+    assert {op for op, name in peers if name == "liger-kernel"} == set(registry().ops)
+    assert peers["cross_entropy", "liger-kernel"].modes == ("full",) and peers["rms_norm", "quack"].module == "quack"
+
+
 def test_the_next_peak_is_estimated_from_the_last(monkeypatch) -> None:
     from liger.bench import cap
     from liger.bench.options import Options

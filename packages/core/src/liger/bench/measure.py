@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -91,21 +92,20 @@ def numbers(values: Sequence[float], limit: Sequence[float], amount: int, flops:
 def host(point: Point, found: Sequence[Provider], device: str, calls: int, repetitions: int) -> dict[str, Values]:
     """µs of the host for a forward and backward at a tiny point, by provider, and how much is above an empty Function.
 
-    Left out is what waits for the device, and torch.compile, which would compile once more.
+    Left out is what waits for the device, torch.compile, which would compile once more, and peers that refuse the size.
     """
     inputs = point.make(device)
     outputs = forward(eager(point.op).fn, inputs)
     given = seeds(outputs)
     gradients = tuple(None if t is None or not t.requires_grad else t.detach() for t in inputs.tensors)
     empty = functools.partial(Empty.apply, [o.detach() for o in outputs], gradients)
-    steps: Mapping[str, Callable[[], Any]] = {
-        "": functools.partial(full, empty, Inputs(inputs.tensors, {}), given),
-        **{
-            p.name: functools.partial(full, p.fn, arguments(inputs, p), given)
-            for p in found
-            if p.capture and not p.compiled
-        },
-    }
+    steps: dict[str, Callable[[], Any]] = {"": functools.partial(full, empty, Inputs(inputs.tensors, {}), given)}
+    for p in found:
+        if p.capture and not p.compiled:
+            step = functools.partial(full, p.fn, arguments(inputs, p), given)
+            with contextlib.nullcontext() if p.kernel else contextlib.suppress(Exception):
+                step()
+                steps[p.name] = step
     times = host_us(steps, device, calls, repetitions)
     nothing = times.pop("")
     return {who: {"host_us": us, "host_above_us": us - nothing} for who, us in times.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,56 +22,70 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     files = []
     for name, mine in sweeps(rows):
         files.append(folder / f"{name}.png")
-        picture(name, mine, files[-1])
+        picture(mine, files[-1])
     return files
 
 
 def sweeps(rows: Sequence[Row]) -> Iterator[tuple[str, Rows]]:
-    """The timed rows of each sweep with a name for it."""
+    """The timed rows of each sweep with a name for its file."""
     found: dict[str, dict[str, Rows]] = {}
     for r in rows:
         if r["status"] == "timed":
-            fixed = " ".join(f"{k}={v}" for k, v in r["sizes"].items() if k != r["variable"])
-            found.setdefault(r["op"], {}).setdefault(f"{r['variable']} {fixed}", []).append(r)
+            label = "-".join([r["variable"], *(f"{k}{v}" for k, v in fixed(r).items())])
+            found.setdefault(r["op"], {}).setdefault(label, []).append(r)
     for op, mine in found.items():
         for label, some in mine.items():
-            yield (op if len(mine) == 1 else f"{op}-{label.replace(' ', '-')}"), some
+            yield (op if len(mine) == 1 else f"{op}-{label}"), some
 
 
-def picture(name: str, rows: Rows, file: Path) -> None:
-    """Time above, memory below, a column for each mode."""
+def fixed(row: Row) -> dict[str, int]:
+    """The dimensions that do not vary."""
+    return {k: v for k, v in row["sizes"].items() if k != row["variable"]}
+
+
+def picture(rows: Rows, file: Path) -> None:
+    """Time above, memory below if it was measured, a column for each mode."""
     from matplotlib.figure import Figure  # without pyplot: no window system is looked for
 
     modes = [mode for mode in MODES if any(r["mode"] == mode for r in rows)]
-    variable = rows[0]["variable"]
-    fixed = ", ".join(f"{k}={v}" for k, v in rows[0]["sizes"].items() if k != variable)
-    figure = Figure(figsize=(4.2 * len(modes) + 1, 7), layout="constrained")
-    axes = figure.subplots(2, len(modes), squeeze=False)
-    for column, mode in enumerate(modes):
-        mine = [r for r in rows if r["mode"] == mode]
-        curves(axes[0][column], mine, lambda r: r["p50"])
-        curves(axes[1][column], [r for r in mine if r["provider"] != r["limit"]], lambda r: r["peak_mib"])
-        axes[0][column].set(title=mode, ylabel="ms" if not column else "")
-        axes[1][column].set(xlabel=variable, ylabel="peak MiB above the inputs" if not column else "")
-    axes[0][0].legend(fontsize="small")
-    figure.suptitle(f"{name.partition('-')[0]}, {fixed}, bf16, {rows[0]['device']}", fontsize="medium")
+    peaks = [r for r in rows if r["peak_mib"] is not None]
+    panels = [("ms", "p50", rows), ("peak MiB above the inputs", "peak_mib", peaks)][: 2 if peaks else 1]
+    figure = Figure(figsize=(4.2 * len(modes) + 1, 3.4 * len(panels) + 0.8), layout="constrained")
+    axes = figure.subplots(len(panels), len(modes), squeeze=False)
+    styles = looks(rows)
+    for i, (label, field, some) in enumerate(panels):
+        for j, mode in enumerate(modes):
+            curves(axes[i][j], [r for r in some if r["mode"] == mode], field, styles)
+            axes[i][j].set(title="" if i else mode, ylabel="" if j else label, xlabel=rows[0]["variable"])
+    known = {
+        label: line for row in axes for a in row for line, label in zip(*a.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=len(known), fontsize="small")
+    sizes = ", ".join(f"{k}={v}" for k, v in fixed(rows[0]).items())
+    figure.suptitle(f"{rows[0]['op']}, {sizes}, bf16, {rows[0]['device']}", fontsize="medium")
     figure.savefig(file, dpi=110)
 
 
-def curves(axes: Any, rows: Rows, value: Callable[[Row], float | None]) -> None:
-    """One line per provider; ours in front and the limit dotted."""
-    seen: list[float] = []
-    for who in dict.fromkeys(r["provider"] for r in rows):
-        points = sorted((r["sizes"][r["variable"]], value(r)) for r in rows if r["provider"] == who)
-        known = [(x, y) for x, y in points if y is not None]
-        seen += [y for _, y in known]
-        style: dict[str, Any] = {"linewidth": 1.2, "marker": "o", "markersize": 3}
-        if who == "ours":
-            style |= {"linewidth": 2.4, "color": "black", "zorder": 3}
-        elif any(r["limit"] == who for r in rows):
-            style |= {"linestyle": ":", "color": "gray", "marker": ""}
-        axes.plot([x for x, _ in known], [y for _, y in known], label=who, **style)
+def looks(rows: Rows) -> dict[str, dict[str, Any]]:
+    """How the line of each provider looks, the same in each panel: ours in front, limits dotted."""
+    out: dict[str, dict[str, Any]] = {}
+    for r in rows:
+        out.setdefault(r["provider"], {"color": f"C{len(out)}", "linewidth": 1.2, "marker": "o", "markersize": 3})
+        if r["provider"] == r["limit"]:
+            out[r["provider"]] = {"color": "gray", "linestyle": ":"}
+    return {**out, "ours": {"color": "black", "linewidth": 2.4, "marker": "o", "markersize": 3, "zorder": 3}}
+
+
+def curves(axes: Any, rows: Rows, field: str, styles: Mapping[str, dict[str, Any]]) -> None:
+    """One line per provider."""
+    for who in dict.fromkeys(r["provider"] for r in rows if r[field] is not None):
+        points = sorted((r["sizes"][r["variable"]], r[field]) for r in rows if r["provider"] == who)
+        axes.plot(*zip(*points, strict=True), label=who, **styles[who])
+    values = [r[field] for r in rows]
     axes.set_xscale("log", base=2)
-    if seen and min(seen) > 0 and max(seen) / min(seen) >= WIDE:
+    ticks = sorted({r["sizes"][r["variable"]] for r in rows})
+    axes.set_xticks(ticks, labels=[str(x) for x in ticks], fontsize="small")
+    axes.minorticks_off()
+    if values and min(values) > 0 and max(values) / min(values) >= WIDE:
         axes.set_yscale("log")
     axes.grid(alpha=0.3)

@@ -157,6 +157,7 @@ def sweep(run: Run, series: Sequence[Point]) -> Iterator[Point]:
             run.add(at, EVERYONE, None, "capped", problem=why)
         else:
             measure(run, at)
+            release(run.options.device)  # or what is cached would not count as free
             before = at
         run.write()
         yield at
