@@ -138,6 +138,23 @@ def test_what_does_not_fit_is_left_out_and_says_why(main, monkeypatch, tmp_path)
     assert "needs about 5.71e-06 GiB" in last["problem"] and "available are 2.24e-06 GiB" in last["problem"]
 
 
+def test_a_point_that_runs_out_of_memory_is_not_passed_over(main, monkeypatch, capsys, tmp_path) -> None:
+    import torch
+
+    from liger.bench import run
+
+    measure = run.measure
+
+    def second_fails(run, at):
+        if at.sizes["H"] > 96:
+            raise torch.OutOfMemoryError("tried to allocate 9 GiB")
+        measure(run, at)
+
+    monkeypatch.setattr(run, "measure", second_fails)
+    assert main(*FAST, "--out", tmp_path) == 1
+    assert "FAILED silu_mul R=3 H=511: ours: out of memory: tried to allocate 9 GiB" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("error", [None, ImportError("no module x")])
 def test_a_peer_that_is_wrong_or_broken_has_a_row_that_says_so(error, main, monkeypatch, tmp_path) -> None:
     from liger.bench import peer
@@ -316,7 +333,7 @@ def test_the_command_passes_everything_on() -> None:
 
 
 def test_reading_options_is_lean() -> None:
-    heavy = "[m for m in ('torch', 'triton', 'numpy', 'matplotlib', 'rich') if m in sys.modules]"
+    heavy = "[m for m in ('torch', 'triton', 'numpy', 'matplotlib', 'typer') if m in sys.modules]"
     code = f"import sys; from liger.bench.options import parse; parse(['rms_norm', '--smoke']); print({heavy})"
     assert python("-c", code).stdout.strip() == "[]"
 

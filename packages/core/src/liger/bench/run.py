@@ -156,9 +156,12 @@ def sweep(run: Run, series: Sequence[Point]) -> Iterator[Point]:
         elif why := cap.reason(at, before, run.peak, run.options.device):
             run.add(at, EVERYONE, None, "capped", problem=why)
         else:
-            measure(run, at)
+            try:
+                measure(run, at)
+                before = at
+            except torch.OutOfMemoryError as error:
+                run.add(at, EVERYONE, None, "failed", problem=f"out of memory: {str(error)[:300]}")
             release(run.options.device)  # or what is cached would not count as free
-            before = at
         run.write()
         yield at
 
