@@ -341,6 +341,8 @@ def test_reading_options_is_lean() -> None:
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     """A repository with one commit: our packages, tools and a test."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
     root = tmp_path_factory.mktemp("repository")
     skip = shutil.ignore_patterns("__pycache__", "*.egg-info", "dist", "build")
     for name in ("packages", "tools"):
