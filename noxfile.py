@@ -190,6 +190,13 @@ def demo_quick(session: nox.Session, offer: bool) -> None:
     session.run("liger", "demo", "--quick", *session.posargs, env={**ENV, "OMP_NUM_THREADS": None})
 
 
+@nox.session(default=False, requires=["wheels"])
+def bench(session: nox.Session) -> None:
+    """Verify and time the kernels beside their peers on a GPU; `nox -s bench -- --smoke` runs in toy sizes on a CPU."""
+    install_everything(session, PACKAGES["liger-core"].pin.replace("==", "[bench]=="))
+    session.run("liger", "bench", *session.posargs, env=ENV)
+
+
 @nox.session(tags=["full"])
 def build(session: nox.Session) -> None:
     """What would be published: sdist, and the wheel built from that sdist, of every package."""

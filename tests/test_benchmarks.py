@@ -1,55 +1,426 @@
-"""The benchmarks run, verify and report; in toy sizes, in triton's interpreter."""
+"""The benchmarks run, verify, report and refuse; in toy sizes, in triton's interpreter."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from liger.registry import registry
 
-RUN = Path(__file__).resolve().parent.parent / "benchmarks" / "run.py"
+pytest.importorskip("triton")
+ROOT = Path(__file__).resolve().parent.parent
+FAST = ("--smoke", "silu_mul", "--modes", "forward", "--providers", "ours,eager")
 BROKEN = """
 import sys
-sys.path.insert(0, {folder!r})
-sys.argv = ["run.py", "--smoke", "--ops", "silu_mul", "--providers", "ours"]
-import run
+from liger.bench.main import main
 from liger_kernels_act import _gated_triton as act
 right = act.silu_mul_triton
 act.silu_mul_triton = lambda gate, up: right(gate, up) * 1.05
-sys.exit(run.main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:]))
+"""
+NCU = """#!{python}
+import subprocess, sys
+words = sys.argv[1:]
+log, child = words[words.index("--log-file") + 1], words[words.index("--log-file") + 2:]
+done = subprocess.run(child)
+metrics = words[words.index("--metrics") + 1].split(",")
+table = [["Kernel Name", *metrics], ["", "us", "%", "%", "register/thread"], ["_forward", "12.5", "91", "40", "32"]]
+with open(log, "w") as file:
+    print("==PROF== Connected", *(",".join(f'"{{c}}"' for c in line) for line in table), sep="\\n", file=file)
+sys.exit(done.returncode)
 """
 
 
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "LIGER_SHA": "abc"}
-    return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, check=False)
+def python(*arguments: str | Path, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "LIGER_SHA": "abc", **more}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def test_every_triton_kernel_is_verified_and_timed_beside_its_peers(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
-    done = python(str(RUN), "--smoke", "--out", str(tmp_path / "rows.json"))
+def bench(*arguments: str | Path, **more) -> subprocess.CompletedProcess[str]:
+    return python("-m", "liger.bench", *arguments, **more)
+
+
+@pytest.fixture
+def main(monkeypatch, tmp_path):
+    """The command in this process, in a folder of its own."""
+    from liger.bench.main import main
+
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("TRITON_INTERPRET=1 has to be there before triton is first imported, as nox sets it")
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: main([str(word) for word in words])
+
+
+def row(provider="ours", mode="forward", status="timed", p50=1.0, peak=100.0, case="R=8 H=16", **more):
+    r, h = re.findall(r"\d+", case)
+    mine = provider.startswith("ours")
+    about = {"op": "rms_norm", "kernel": "rms_norm/triton" if mine else None, "provider": provider, "case": case}
+    about |= {"sizes": {"R": int(r), "H": int(h)}, "variable": "H", "mode": mode, "status": status}
+    times = {"p50": p50, "repetitions": [p50, p50 * 1.001, p50, p50 * 0.999, p50], "limit": "copy", "share": 90 / p50}
+    return {**about, **times, "peak_mib": peak, "device": "NVIDIA X", "sha": "abc", "versions": {"torch": "2"}, **more}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole")
+    return bench("--smoke", "--out", out), out
+
+
+def test_every_triton_kernel_has_all_its_rows(whole) -> None:
+    done, out = whole
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
-    assert not [r for r in rows if r["direction"] == "verify"]
-    for kernel in (k for op in registry().ops for k in registry().kernels(op) if k.needs.interpreter):
-        mine = [r for r in rows if r["kernel"] == kernel.id and r["direction"] != "host"]
-        assert mine and all(r["p20"] <= r["p50"] <= r["p80"] and r["bytes"] > 0 and r["gbps"] > 0 for r in mine)
+    kernels = [k for op in registry().ops for k in registry().kernels(op) if k.needs.interpreter]
+    for kernel in kernels:
+        rows = json.loads((out / f"{kernel.op}.json").read_text())["rows"]
+        assert all(r["status"] == "timed" and r["sha"] == "abc" and r["versions"]["torch"] for r in rows)
+        mine = [r for r in rows if r["kernel"] == kernel.id]
+        modes = {"full"} if kernel.op == "linear_cross_entropy" else {"forward", "backward", "full"}
+        assert {r["mode"] for r in mine} == modes and len({r["case"] for r in mine}) == 2
         for r in mine:
-            beside = {o["provider"] for o in rows if (o["op"], o["direction"]) == (r["op"], r["direction"])}
+            assert r["p20"] <= r["p50"] <= r["p80"] and r["bytes"] > 0 and r["gbps"] > 0 and r["share"] > 0
+            assert ("host_above_us" in r) == (r["mode"] == "full")
+            beside = {o["provider"] for o in rows if (o["case"], o["mode"]) == (r["case"], r["mode"])}
             assert {"ours", "eager", "torch.compile", r["limit"]} <= beside
-    assert {r["op"] for r in rows if r["direction"] == "host"} >= {"rms_norm", "silu_mul", "rope"}
-    assert all(r["sha"] == "abc" and r["versions"]["torch"] and r["device"] for r in rows)
-    assert "F.rms_norm" in {r["provider"] for r in rows}
-    assert "ours ms" in done.stdout and "rms_norm" in done.stdout
+            assert ("F.rms_norm" in beside) == (kernel.op == "rms_norm")
+        (full,) = {r["bytes"] for r in mine if r["mode"] == "full" and r["case"] == mine[0]["case"]}
+        parts = {r["mode"]: r["bytes"] for r in mine if r["case"] == mine[0]["case"]}
+        assert full == parts.get("forward", full) + parts.get("backward", 0)
 
 
-def test_a_wrong_kernel_is_not_timed() -> None:
-    pytest.importorskip("triton")
-    done = python("-c", BROKEN.format(folder=str(RUN.parent)))
+def test_table_and_plots_are_written(whole) -> None:
+    pytest.importorskip("matplotlib")
+    done, out = whole
+    text = (out / "table.md").read_text()
+    for op in registry().ops:
+        assert f"| {op} |" in text and re.search(rf"^- {op}: .+\.$", text, re.M) and f"\n{op} " in done.stdout
+        assert (out / f"{op}.png").read_bytes().startswith(b"\x89PNG")
+    assert done.stdout.startswith("op ") and "ours ms" in done.stdout
+
+
+def test_a_wrong_kernel_is_not_timed(tmp_path) -> None:
+    done = python("-c", BROKEN, *FAST, "--out", tmp_path)
     assert done.returncode == 1, done.stderr
-    assert "silu_mul" in done.stdout and "ours:" in done.stdout
+    rows = json.loads((tmp_path / "silu_mul.json").read_text())["rows"]
+    assert {r["status"] for r in rows if r["provider"] == "ours"} == {"wrong"}
+    assert {r["status"] for r in rows if r["provider"] == "eager"} == {"timed"}
+    assert "FAILED silu_mul/triton: not timed at all" in done.stdout
+
+
+def test_a_missing_row_fails(main, monkeypatch, capsys, tmp_path) -> None:
+    from liger.bench.run import Run
+
+    add = Run.add
+    monkeypatch.setattr(Run, "add", lambda run, at, who, *rest, **v: who == "eager" or add(run, at, who, *rest, **v))
+    assert main(*FAST, "--out", tmp_path) == 1
+    out = capsys.readouterr().out
+    assert len(re.findall(r"FAILED silu_mul R=3 H=\d+ forward: no row of eager", out)) == 2
+
+
+def test_what_does_not_fit_is_left_out_and_says_why(main, monkeypatch, tmp_path) -> None:
+    from liger.bench import cap
+
+    monkeypatch.setattr(cap, "available", lambda device: 3000)
+    assert main(*FAST, "--out", tmp_path) == 0
+    rows = json.loads((tmp_path / "silu_mul.json").read_text())["rows"]
+    last = rows[-1]
+    assert {r["case"] for r in rows if r["status"] == "timed"} == {"R=3 H=96"}
+    assert (last["status"], last["provider"], last["case"]) == ("capped", "all", "R=3 H=511")
+    assert "needs about 5.71e-06 GiB" in last["problem"] and "available are 2.24e-06 GiB" in last["problem"]
+
+
+def test_a_point_that_runs_out_of_memory_is_not_passed_over(main, monkeypatch, capsys, tmp_path) -> None:
+    import torch
+
+    from liger.bench import run
+
+    measure = run.measure
+
+    def second_fails(run, at):
+        if at.sizes["H"] > 96:
+            raise torch.OutOfMemoryError("tried to allocate 9 GiB")
+        measure(run, at)
+
+    monkeypatch.setattr(run, "measure", second_fails)
+    assert main(*FAST, "--out", tmp_path) == 1
+    assert "FAILED silu_mul R=3 H=511: ours: out of memory: tried to allocate 9 GiB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [None, ImportError("no module x")])
+def test_a_peer_that_is_wrong_or_broken_has_a_row_that_says_so(error, main, monkeypatch, tmp_path) -> None:
+    from liger.bench import peer
+
+    def compute(x, weight):
+        if error:
+            raise error
+        return x * weight
+
+    monkeypatch.setattr("liger_kernels_norm._peers.torch_rms_norm", peer("torch", cuda=False)(compute))
+    words = ("--smoke", "rms_norm", "--modes", "forward", "--providers", "ours,F.rms_norm")
+    assert main(*words, "--out", tmp_path) == 0
+    rows = json.loads((tmp_path / "rms_norm.json").read_text())["rows"]
+    said = {(r["status"], r["problem"].partition(":")[0]) for r in rows if r["provider"] == "F.rms_norm"}
+    assert said == {("failed", "ImportError") if error else ("wrong", "ContractViolation")}
+    assert f"F.rms_norm: {'failed' if error else 'wrong'}: " in (tmp_path / "table.md").read_text()
+
+
+def test_peers_are_declared_with_what_they_need() -> None:
+    from liger.bench import Peer
+    from liger.declare import load
+
+    peers = {(op.name, name): load(target) for op in registry().ops.values() for name, target in op.peers.items()}
+    assert all(isinstance(found, Peer) and found.fn.__doc__ for found in peers.values())
+    assert {op for op, name in peers if name == "liger-kernel"} == set(registry().ops)
+    assert peers["cross_entropy", "liger-kernel"].modes == ("full",) and peers["rms_norm", "quack"].module == "quack"
+
+
+def test_the_next_peak_is_estimated_from_the_last(monkeypatch) -> None:
+    from liger.bench import cap
+    from liger.bench.options import Options
+    from liger.bench.plan import plan
+
+    first, second, *_ = plan(Options(ops=("linear_cross_entropy",)))["linear_cross_entropy"][0]
+    assert 1.6 < cap.growth(second, first) < 2  # by the bytes moved, with the logits: the inputs grow by 3 %
+    monkeypatch.setattr(cap, "available", lambda device: 100 * cap.GIB)
+    assert cap.reason(first, None, 0, "cuda") is None
+    assert cap.reason(second, first, 47 * cap.GIB, "cuda") is None
+    said = cap.reason(second, first, 48 * cap.GIB, "cuda")
+    assert said and "needs about 80.2 GiB (48 GiB at N=4096 H=4096 V=128256, times 1.67), available are 80 GiB" in said
+
+
+def test_what_excuses_a_row_that_is_not_there() -> None:
+    from liger.bench.providers import Provider
+    from liger.bench.rows import failures
+
+    kernel = next(k for k in registry().kernels("rms_norm") if k.name == "triton")
+    everyone = {
+        "ours": Provider(name="ours", fn=print, kernel=kernel),
+        "torch.compile": Provider(name="torch.compile", fn=print, compiled=True),
+        "peer": Provider(name="peer", fn=print),
+    }
+    wanted = {("rms_norm", "R=8 H=16", "forward", name): p for name, p in everyone.items()}
+
+    def failed(**statuses):
+        mode = {"timed": "forward"}
+        names = {name.replace("_", "."): status for name, status in statuses.items()}
+        return failures([row(n, mode=mode.get(s), status=s, problem="so") for n, s in names.items()], wanted)
+
+    assert failed(ours="timed", torch_compile="timed", peer="timed") == []
+    assert failed(ours="timed", torch_compile="no time", peer="wrong") == []
+    assert failed(ours="timed", torch_compile="timed") == ["rms_norm R=8 H=16 forward: no row of peer"]
+    assert failed(ours="timed", torch_compile="timed", peer="no time") == ["rms_norm R=8 H=16: peer: so"]
+    assert "rms_norm R=8 H=16: ours: so" in failed(ours="wrong", torch_compile="timed", peer="timed")
+    assert "rms_norm/triton: not timed at all" in failed(all="capped")
+    assert "rms_norm R=8 H=16: no provider was verified" in failed(ours="wrong", torch_compile="wrong", peer="failed")
+    assert failures([], {})[0].startswith("nothing to time: none of the chosen providers is installed")
+
+
+def test_the_assessment_flags_what_is_much_worse() -> None:
+    from liger.bench.report import assessment, markdown
+
+    (fine,) = assessment([row(), row("eager", p50=2.0), row("peer", p50=0.99)])
+    assert fine == "rms_norm: nothing is much worse."
+    (bad,) = assessment([row(p50=2.0, peak=150.0), row("eager", p50=3.0), row("peer", p50=1.0)])
+    assert "slower than the best other in 1 of 1 rows, at worst 2.00x peer at R=8 H=16 forward" in bad
+    assert "under 85 % of the limit in 1 of 1 rows, at worst 45 %" in bad and "at worst 50 MiB more" in bad
+    odd = row("odd", status="wrong", problem="off by 3")
+    text = markdown([row(), row("eager", p50=2.0), row("peer", p50=0.99), odd])
+    assert "| 2.00 | 0.99 peer | 1.01 (1.01-1.01) = |" in text
+    assert "- rms_norm R=8 H=16 forward: odd: wrong: off by 3" in text
+
+
+def test_an_interval_decides_what_is_within_2_percent() -> None:
+    from liger.bench.stats import ratio
+
+    sure, unsure = ratio([1.05] * 5, [1.0] * 5), ratio([1.05, 1.0, 1.1, 1.05, 0.98], [1.0] * 5)
+    assert not sure.within(0.02) and sure.low == pytest.approx(1.05) and unsure.within(0.02)
+    assert unsure.low < 1.02 < unsure.high
+
+
+@pytest.mark.parametrize(
+    "new, status, says",
+    [
+        ([row(p50=1.04, peak=104.0), row(mode="full")], 0, "0 of 2 rows"),
+        ([row(p50=1.06), row(mode="full")], 1, "+6.0"),
+        ([row(peak=106.0), row(mode="full")], 1, "memory"),
+        ([row()], 1, "missing"),
+        ([row(), row(mode="full", status="wrong")], 1, "missing"),
+        ([row(p50=0.5, peak=None), row(mode="full"), row("eager", p50=9.0)], 0, "-50.0"),
+    ],
+)
+def test_compare_finds_what_became_worse(new, status, says, tmp_path, capsys) -> None:
+    from liger.bench.main import main
+    from liger.bench.rows import write
+
+    write([row(), row(mode="full"), row("eager")], tmp_path / "old")
+    write(new, tmp_path / "new")
+    for name in ("", "rms_norm.json"):
+        assert main(["compare", str(tmp_path / "old" / name), str(tmp_path / "new" / name)]) == status
+        assert says in capsys.readouterr().out
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new"), "--percent", "7"]) == (says == "missing")
+
+
+def test_compare_refuses_what_is_no_pair_of_results(tmp_path) -> None:
+    from liger.bench.main import main
+    from liger.bench.rows import write
+
+    write([row()], tmp_path / "old")
+    write([row(device="other")], tmp_path / "new")
+    for pair, message in (
+        (("old", "new"), "different devices .* NVIDIA X, other"),
+        (("old", "nowhere"), "nowhere does not exist"),
+        (("empty", "old"), "no timed row of ours"),
+    ):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(ValueError, match=message):
+            main(["compare", *(str(tmp_path / name) for name in pair)])
+
+
+def test_sizes_come_from_a_named_model_or_a_config(tmp_path) -> None:
+    from liger.bench.options import Options
+    from liger.bench.plan import plan
+
+    def sizes(op, **options):
+        return [dict(p.sizes) for series in plan(Options(ops=(op,), **options))[op] for p in series]
+
+    assert sizes("silu_mul", model="llama-3-8b") == [{"R": 16384, "H": 14336}]
+    assert sizes("rms_norm", model="gemma-2-2b", tokens=100) == [{"R": 100, "H": 2304}]
+    assert sizes("linear_cross_entropy", model="qwen3-8b") == [{"N": 16384, "H": 4096, "V": 151936}]
+    assert {(s["NQ"], s["NK"], s["D"]) for s in sizes("rope", model="smollm2-135m")} == {(9, 3, 64)}
+    config = {"text_config": {"hidden_size": 96, "num_attention_heads": 6, "intermediate_size": 200}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert {(s["NQ"], s["NK"], s["D"]) for s in sizes("rope", model=str(tmp_path))} == {(6, 6, 16)}
+    with pytest.raises(ValueError, match="cross_entropy takes V from 'vocab_size', which .* does not have"):
+        sizes("cross_entropy", model=str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["nope"], "there is no op 'nope'; known: .*rms_norm"),
+        (["--kernels", "rms_norm/cuda"], "there is no kernel 'rms_norm/cuda'; known: .*rms_norm/triton"),
+        (["--providers", "apex"], "there is no provider 'apex'; known: .*cut-cross-entropy, eager"),
+        (["--modes", "both"], "there is no mode 'both'; known: backward, forward, full"),
+        (["--model", "llama-9"], "'llama-9' is no config.json and no known model; known: .*llama-3-8b"),
+        (["rope", "--kernels", "rms_norm/triton"], "nothing to time"),
+        (["--smoke", "--model", "llama-3-8b"], "leave out --model"),
+        (["--seconds", "0"], "must be positive"),
+    ],
+)
+def test_a_wrong_option_lists_what_there_is(words, message) -> None:
+    from liger.bench.options import parse
+
+    with pytest.raises(ValueError, match=message):
+        parse(words)
+
+
+def test_the_command_passes_everything_on() -> None:
+    from liger.cli import build
+
+    shown = CliRunner().invoke(build(), ["bench", "--help"])
+    assert shown.exit_code == 0 and "--providers" in shown.output
+    refused = CliRunner().invoke(build(), ["bench", "--smoke", "nope"])
+    assert isinstance(refused.exception, ValueError) and "no op 'nope'" in str(refused.exception)
+
+
+def test_reading_options_is_lean() -> None:
+    heavy = "[m for m in ('torch', 'triton', 'numpy', 'matplotlib', 'typer') if m in sys.modules]"
+    code = f"import sys; from liger.bench.options import parse; parse(['rms_norm', '--smoke']); print({heavy})"
+    assert python("-c", code).stdout.strip() == "[]"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """A repository with one commit: our packages, tools and a test."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    root = tmp_path_factory.mktemp("repository")
+    skip = shutil.ignore_patterns("__pycache__", "*.egg-info", "dist", "build")
+    for name in ("packages", "tools"):
+        shutil.copytree(ROOT / name, root / name, ignore=skip)
+    (root / "tests").mkdir()
+    (root / "tests" / "test_x.py").write_text("x = 1\n")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
+        git(root, *words)
+    return root
+
+
+def git(root, *words):
+    name = ("-c", "user.name=x", "-c", "user.email=x@y")
+    return subprocess.run(["git", "-C", root, *name, *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def edited(repository):
+    """The repository, to be changed; put right afterwards, and no worktree may be left."""
+    yield repository
+    git(repository, "checkout", "-q", ".")
+    git(repository, "clean", "-fdq")
+    assert len(git(repository, "worktree", "list").splitlines()) == 1
+
+
+def test_two_revisions_are_timed_in_turn(edited, main, monkeypatch, capsys, tmp_path) -> None:
+    (edited / "packages/kernels-act/src/liger_kernels_act/_gated_triton.py").open("a").write("# slower\n")
+    monkeypatch.chdir(edited)
+    assert main("--base", "HEAD", *FAST, "--out", tmp_path) == 0
+    out = capsys.readouterr().out
+    rows = json.loads((tmp_path / "base.json").read_text())["rows"]
+    assert len(rows) == 2 and all(low <= value <= high for value, low, high in (r["ratio"] for r in rows))
+    assert "new / base (95 %)" in out and "silu_mul/triton" in out
+
+
+@pytest.mark.parametrize(
+    "file, old, new, message",
+    [
+        ("tests/test_x.py", "1", "2", "differ from .*tests/test_x.py"),
+        ("packages/kernels-act/tests/test_new.py", "", "x = 1\n", "kernels-act/tests/test_new.py"),
+        ("packages/core/src/liger/testing/compare.py", "FACTOR = 2.0", "FACTOR = 4.0", "compare.py"),
+        ("packages/kernels-act/src/liger_kernels_act/silu_mul.py", "(gate) * up", "(gate) * up * 1", "mul_reference"),
+        ("packages/kernels-norm/src/liger_kernels_norm/rms_norm.py", "1 + 0.2", "1 + 0.3", "rms_norm_inputs"),
+        ("packages/core/src/liger/numerics.py", "else x.float()", "else x.double()", "liger.numerics:acc"),
+    ],
+)
+def test_a_base_that_is_judged_otherwise_is_refused(file, old, new, message, edited, main, monkeypatch) -> None:
+    path = edited / file
+    text = path.read_text() if path.exists() else ""
+    assert old in text
+    path.write_text(text.replace(old, new) if old else new)
+    monkeypatch.chdir(edited)
+    with pytest.raises(ValueError, match=message):
+        main(*FAST, "rms_norm", "--base", "HEAD")
+
+
+def test_a_base_without_a_worker_is_refused(edited, main, monkeypatch) -> None:
+    empty = git(edited, "commit-tree", git(edited, "hash-object", "-wt", "tree", "/dev/null"), "-m", "x")
+    monkeypatch.chdir(edited)
+    with pytest.raises(ValueError, match="has no packages/core/src/liger/bench/worker.py"):
+        main(*FAST, "--base", empty)
+    with pytest.raises(ValueError, match="git rev-parse .*nowhere"):
+        main(*FAST, "--base", "nowhere")
+
+
+def test_the_profiler_is_called_and_its_output_kept_out_of_git(main, monkeypatch, capsys, tmp_path) -> None:
+    fake = tmp_path / "ncu"
+    fake.write_text(NCU.format(python=sys.executable))
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert main("--ncu", *FAST) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"silu_mul/triton +forward +_forward +12.5 us +91 +40 +32 register/thread", out)
+    assert (tmp_path / "build/ncu/silu_mul-triton-forward.csv").is_file()
+    assert "build/" in (ROOT / ".gitignore").read_text().split()
+
+
+def test_without_the_profiler_the_error_says_so(main, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="there is no `ncu` on the PATH"):
+        main(*FAST, "--ncu")

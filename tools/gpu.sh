@@ -3,8 +3,8 @@
 #
 #   tools/gpu.sh OUT [WHEELS]     WHEELS: a folder of wheels of what the machine lacks (pytest, hypothesis, pluggy, ...)
 #
-# OUT gets tests.log, bench.log, bench.json (benchmarks/run.py) and gpu.json (commit, versions, device, counts), and the
-# exit status is 1 if a test failed, ran out of time, or a benchmarked kernel was wrong. All of it takes at most
+# OUT gets tests.log, bench.log, bench/ (what `liger bench` writes) and gpu.json (commit, versions, device, counts), and the
+# exit status is 1 if a test failed, ran out of time, or the benchmarks failed. All of it takes at most
 # LIGER_TEST_SECONDS (300) + LIGER_BENCH_SECONDS (170) and half a minute. LIGER_SHA names the commit where git cannot.
 set -u
 [ $# -ge 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
@@ -61,7 +61,7 @@ else
 fi
 wait
 
-timeout -k 5 $((bench_seconds + 20)) "$python" benchmarks/run.py --seconds "$bench_seconds" --out "$out/bench.json" \
+timeout -k 5 $((bench_seconds + 20)) "$python" -m liger.bench --seconds "$bench_seconds" --out "$out/bench" \
     >"$out/bench.log" 2>&1
 echo $? >"$work/bench.rc"
 "$python" tools/gpu_report.py "$work" "$out"

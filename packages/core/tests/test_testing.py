@@ -214,6 +214,14 @@ def _pytest(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
 
 
+def test_a_block_inside_a_block_changes_nothing() -> None:
+    with poisoned(), poisoned():
+        assert bool(torch.empty(3).isnan().all())
+        torch.zeros(5).add_(1)
+    with poisoned():
+        assert bool(torch.empty(3).isnan().all())
+
+
 def test_strict_fails_on_writes_waits_and_poison(strict: Callable[..., AbstractContextManager[None]]) -> None:
     x, dy = torch.ones(3), torch.ones(3)
     with strict(x, dy):

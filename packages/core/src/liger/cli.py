@@ -119,6 +119,16 @@ def demo(
     raise typer.Exit(run(model=model, quick=quick, out=out, device=device))
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def bench(context: typer.Context) -> None:
+    """Verify and time kernels beside their peers on a GPU; `liger bench --help`, `liger bench compare --help`."""
+    from liger.bench.main import main as run
+
+    raise typer.Exit(run(context.args))
+
+
 def build() -> typer.Typer:
     """The app with the plugins' commands, and ``plan`` in any case."""
     registry().plugins.call("liger_register_commands", app=app)

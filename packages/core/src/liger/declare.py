@@ -56,11 +56,13 @@ class Sweep:
         variable: the dimension that varies, the x axis of the plots.
         values: its values, smallest first.
         fixed: the other dimensions.
+        variant: a kind of input of ``Op.variants``, where the plain one is not what models have.
     """
 
     variable: str
     values: tuple[int, ...]
     fixed: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    variant: str = ""
 
     def points(self) -> list[dict[str, int]]:
         """The sizes to time, in the order of ``values``."""
@@ -83,8 +85,8 @@ class Op:
         sweeps: what benchmarks time; ``production`` if empty.
         model: where benchmarks find a dimension in a named model's config, ``{"H": "hidden_size"}``; "tokens" is the
             number of tokens of a step. A dimension that is not named keeps its value in the sweep.
-        peers: other libraries' implementations by name: functions of the op's tensors and options that benchmarks time
-            where the library can be imported.
+        peers: other libraries' implementations by name, made with ``liger.bench.peer``, which benchmarks time where the
+            library is installed.
         mixed: arguments that may be float32 beside others of 16 bits; each is tested so.
         variants: further kinds of input, each tested once per dtype by ``inputs(..., variant=name)``.
         reduction: terms summed into one output element, as a name in ``sizes``; loosens the contract by its root.
@@ -208,7 +210,7 @@ class Kernel:
             0 is the reference, 10 a tuned kernel. A faster one from elsewhere takes a higher number.
         needs: what it can serve.
         bytes: ``f(tensors, options) -> {"forward": n, "backward": m}``, the bytes it must move in each direction that
-            benchmarks time. "both" is a forward and a backward, for gradients that are made in the forward.
+            benchmarks time. "full" is a forward and a backward; alone, where gradients are made in the forward.
         flops: the same for floating-point operations, where products are the limit and not the memory.
         profile: how it works.
     """

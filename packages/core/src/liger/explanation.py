@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from liger.registry import registry
 
 if TYPE_CHECKING:
-    from liger.declare import Kernel, Needs
+    from liger.declare import Kernel, Needs, Profile, Sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +101,7 @@ def profile(op: str) -> dict[str, Any]:
         "options": {name: {"default": o.default, "tested": list(o.values)} for name, o in declared.options.items()},
         "mixed_dtypes": list(declared.mixed),
         "benchmark": {
-            "sweeps": [
-                {"variable": s.variable, "values": list(s.values), "fixed": dict(s.fixed)} for s in declared.sweeps
-            ],
+            "sweeps": [_fields(sweep) for sweep in declared.sweeps],
             "providers": ["ours", "eager", "torch.compile", *declared.peers],
         },
         "kernels": {k.id: _profile(k) for k in reg.kernels(declared.name)},
@@ -113,13 +112,14 @@ def _profile(kernel: Kernel) -> dict[str, Any]:
     out: dict[str, Any] = {"rank": kernel.rank, "fn": kernel.fn, "needs": _needs(kernel.needs)}
     if kernel.profile is None:
         return out
-    return out | {name: _plain(value) for name, value in asdict(kernel.profile).items()}
+    return out | _fields(kernel.profile)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value
+def _fields(declaration: Profile | Sweep) -> dict[str, Any]:
+    """As plain data; ``asdict`` would copy, which a read-only mapping does not allow."""
+    plain: dict[type, Any] = {tuple: list, dict: dict, MappingProxyType: dict}
+    values = ((f.name, getattr(declaration, f.name)) for f in fields(declaration))
+    return {name: plain.get(type(value), lambda v: v)(value) for name, value in values}
 
 
 def _reasons(kernel: Kernel, device: str, dtypes: Sequence[str]) -> list[str]:

@@ -222,7 +222,7 @@ def linear_cross_entropy_bytes(tensors: Sequence[torch.Tensor | None], options: 
     assert hidden is not None
     assert weight is not None
     rows = hidden.numel() // hidden.shape[-1]
-    return {"both": 2 * hidden.nbytes + 2 * weight.nbytes + 4 * rows * weight.shape[0] * hidden.element_size()}
+    return {"full": 2 * hidden.nbytes + 2 * weight.nbytes + 4 * rows * weight.shape[0] * hidden.element_size()}
 
 
 def linear_cross_entropy_flops(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:
@@ -230,4 +230,4 @@ def linear_cross_entropy_flops(tensors: Sequence[torch.Tensor | None], options: 
     hidden, weight = tensors[0], tensors[1]
     assert hidden is not None
     assert weight is not None
-    return {"both": 6 * hidden.numel() * weight.shape[0]}
+    return {"full": 6 * hidden.numel() * weight.shape[0]}

@@ -57,6 +57,10 @@ CROSS_ENTROPY = Op(
     production=({"N": 8192, "V": 128256}, {"N": 4096, "V": 262144}, {"N": 16384, "V": 32000}),
     sweeps=(Sweep(variable="V", values=(32000, 128256, 262144), fixed={"N": 4096}),),
     model={"V": "vocab_size"},
+    peers={
+        "liger-kernel": "liger_kernels_loss._peers:liger_cross_entropy",
+        "quack": "liger_kernels_loss._peers:quack_cross_entropy",
+    },
     variants=VARIANTS,
     reduction="V",
     module="liger_kernels_loss.modules:CrossEntropyLoss",
@@ -93,6 +97,11 @@ LINEAR_CROSS_ENTROPY = Op(
     production=({"N": 8192, "H": 4096, "V": 128256}, {"N": 4096, "H": 2304, "V": 256000}),
     sweeps=(Sweep(variable="N", values=(4096, 8192, 16384), fixed={"H": 4096, "V": 128256}),),
     model={"N": "tokens", "H": "hidden_size", "V": "vocab_size"},
+    peers={
+        "liger-kernel": "liger_kernels_loss._peers:liger_linear_cross_entropy",
+        "quack": "liger_kernels_loss._peers:quack_linear_cross_entropy",
+        "cut-cross-entropy": "liger_kernels_loss._peers:cut_cross_entropy",
+    },
     variants=(*VARIANTS, "bias"),
     reduction="V",
     module="liger_kernels_loss.modules:LinearCrossEntropyLoss",

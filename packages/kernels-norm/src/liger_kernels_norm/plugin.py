@@ -22,6 +22,11 @@ RMS_NORM = Op(
         Sweep(variable="R", values=(131072, 524288), fixed={"H": 128}),  # q and k of an attention
     ),
     model={"R": "tokens", "H": "hidden_size"},
+    peers={
+        "F.rms_norm": "liger_kernels_norm._peers:torch_rms_norm",
+        "liger-kernel": "liger_kernels_norm._peers:liger_rms_norm",
+        "quack": "liger_kernels_norm._peers:quack_rms_norm",
+    },
     variants=("weightless", "three dimensions"),
     mixed=("x", "weight"),
     reduction="H",

@@ -17,10 +17,18 @@ ROPE = Op(
         {"T": 2048, "B": 8, "NQ": 9, "NK": 3, "D": 64},
         {"T": 8192, "B": 2, "NQ": 8, "NK": 1, "D": 256},
     ),
-    sweeps=(Sweep(variable="T", values=(1024, 2048, 4096), fixed={"B": 4, "NQ": 32, "NK": 8, "D": 128}),),
+    sweeps=(
+        Sweep(
+            variable="T",
+            values=(1024, 2048, 4096),
+            fixed={"B": 4, "NQ": 32, "NK": 8, "D": 128},
+            variant="equal halves",  # as in models; peers read only one of them
+        ),
+    ),
     model={"NQ": "num_attention_heads", "NK": "num_key_value_heads", "D": "head_dim"},
     mixed=("q", "k"),
-    variants=("per row", "partial", "fp32 cos", "heads last", "packed"),
+    peers={"liger-kernel": "liger_kernels_rope._peers:liger_rope"},
+    variants=("per row", "partial", "fp32 cos", "heads last", "packed", "equal halves"),
 )
 
 ROPE_TRITON = Kernel(

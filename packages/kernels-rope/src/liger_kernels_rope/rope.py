@@ -125,7 +125,7 @@ def rope_inputs(
     """q and k as upstream makes them, (B, T, N, D) transposed; cos and sin (1, T, D) with halves that differ.
 
     Variants: "per row", cos and sin (B, T, D); "partial", D_rot about D / 2; "fp32 cos"; "heads last",
-    ``unsqueeze_dim=2``; "packed", q and k are views of one projection.
+    ``unsqueeze_dim=2``; "packed", q and k are views of one projection; "equal halves" of cos and sin, as in models.
     """
     both = torch.randn(B, T, NQ + NK, D, generator=generator).to(device, dtype)
     q, k = both[:, :, :NQ], both[:, :, NQ:]
@@ -135,6 +135,8 @@ def rope_inputs(
         q, k = q.transpose(1, 2), k.transpose(1, 2)
     width = 2 * max(D // 4, 1) if variant == "partial" else D - D % 2
     angle = 6.3 * torch.rand(B if variant == "per row" else 1, T, width, generator=generator)
+    if variant == "equal halves":
+        angle = angle[..., : width // 2].repeat(1, 1, 2)
     table = torch.float32 if variant == "fp32 cos" else dtype
     cos, sin = angle.cos().to(device, table), angle.sin().to(device, table)
     options = {"unsqueeze_dim": 2} if variant == "heads last" else {}

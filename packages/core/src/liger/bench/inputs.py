@@ -12,7 +12,7 @@ import torch
 from liger.declare import Op, load
 
 COLD = 256 << 20  # bytes; calls go round through copies of the inputs, so that no cache holds them from the last time
-COPIES = 8
+COPIES = 8  # at most; 2 on a CPU, where times mean nothing
 
 Tensors = list[torch.Tensor | None]
 
@@ -49,12 +49,15 @@ class Inputs:
         return [t for t in self.tensors if t is not None and t.requires_grad]
 
 
-def make(op: Op, sizes: Mapping[str, int], device: str) -> Inputs:
+def make(op: Op, sizes: Mapping[str, int], device: str, variant: str = "") -> Inputs:
     """bf16 inputs of ``op``; random numbers come from the device, which takes seconds less than the CPU."""
     assert op.inputs is not None, f"op {op.name} declares no inputs"
-    generator = torch.Generator(device).manual_seed(zlib.crc32(repr((op.name, dict(sizes))).encode()))
+    generator = None
+    if device != "meta":  # where there is nothing to generate
+        generator = torch.Generator(device).manual_seed(zlib.crc32(repr((op.name, dict(sizes))).encode()))
+    extra = {"variant": variant} if variant else {}
     with torch.device(device):
-        made, options = load(op.inputs)(device, torch.bfloat16, generator=generator, **sizes)
+        made, options = load(op.inputs)(device, torch.bfloat16, generator=generator, **sizes, **extra)
     tensors = [None if t is None else t.detach() for t in made]
     chosen = [t is not None and t.requires_grad for t in made]
     if not any(chosen):
@@ -62,16 +65,13 @@ def make(op: Op, sizes: Mapping[str, int], device: str) -> Inputs:
     for t, wanted in zip(tensors, chosen, strict=True):
         if t is not None:
             t.requires_grad_(wanted)
-    if op.name == "rope":  # peers take the halves of cos and sin to be equal, as in models they are
-        for t in tensors[2:]:
-            half = t.shape[-1] // 2  # type: ignore[union-attr]
-            t[..., half:] = t[..., :half]  # type: ignore[index]
     return Inputs(tensors, dict(options))
 
 
 def ring(inputs: Inputs, own: bool) -> list[Inputs]:
     """The inputs in enough copies for cold caches; ``own`` leaves the given tensors alone, for who overwrites them."""
-    count = max(1, min(COPIES, -(-COLD // max(1, inputs.bytes))))
+    cuda = any(t is not None and t.is_cuda for t in inputs.tensors)
+    count = max(1, min(COPIES if cuda else 2, -(-COLD // max(1, inputs.bytes))))
     first = inputs.copy() if own else inputs.leaves()
     return [first, *(inputs.copy() for _ in range(count - 1))]
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from inputs import COLD, COPIES, Inputs
+from liger.bench.inputs import COLD, COPIES, Inputs
 
 Call = Callable[[], Any]
 SPAN = 3.0  # ms that one sample should take; the smallest op is a hundredth of it
 LONG = 10.0  # ms from which on a call is not worth a graph
-SAMPLES = 3  # of each repetition, whose median counts
+SAMPLES = 3  # of each repetition, whose median counts; one by the clock, where times mean nothing
 LAUNCH, CALL = 1_000_000, 600_000  # cycles to keep the device busy: while a graph is launched, and for each call queued
 
 
@@ -48,6 +48,10 @@ class Runner:
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) / self.count
+
+    def repetition(self) -> float:
+        """The median of a few samples."""
+        return statistics.median(self.sample() for _ in range(1 if self.method == "clock" else SAMPLES))
 
 
 def runner(calls: Sequence[Call], device: str, capture: bool = True) -> Runner:
@@ -92,26 +96,19 @@ def interleave(runners: Mapping[str, Runner], repetitions: int) -> dict[str, lis
     """ms of one call for each runner and repetition; all take turns, so that clock and heat are the same for all."""
     out: dict[str, list[float]] = {name: [] for name in runners}
     for r in runners.values():
-        r.sample()
+        if r.method != "clock":
+            r.sample()  # warms up
     for _ in range(repetitions):
         for name, r in runners.items():
-            out[name].append(statistics.median(r.sample() for _ in range(SAMPLES)))
+            out[name].append(r.repetition())
     return out
-
-
-def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """p20, p50, p80."""
-    if len(values) == 1:
-        return (values[0],) * 3
-    cuts = statistics.quantiles(values, n=10, method="inclusive")
-    return cuts[1], cuts[4], cuts[7]
 
 
 # -- Limits ------------------------------------------------------------------------------------------------------------
 def copying(amount: int, device: str) -> Runner:
     """A copy that moves ``amount`` bytes, half of them read and half written, with cold caches too."""
     half = max(1, amount // 2)
-    count = max(1, min(COPIES, -(-COLD // half)))
+    count = max(1, min(COPIES if device == "cuda" else 2, -(-COLD // half)))
     pairs = [[torch.empty(half, dtype=torch.uint8, device=device).zero_() for _ in range(2)] for _ in range(count)]
     return runner([lambda a=a, b=b: b.copy_(a) for a, b in pairs], device)  # type: ignore[misc]
 
@@ -148,10 +145,13 @@ class Empty(torch.autograd.Function):
     """Does nothing, with as many arguments, outputs and gradients as an op: what autograd itself costs."""
 
     @staticmethod
-    def forward(ctx: Any, outputs: int, gradients: tuple[torch.Tensor | None, ...], *tensors: Any) -> Any:
-        """The first tensors, as many as there are outputs."""
+    def forward(
+        ctx: Any, outputs: Sequence[torch.Tensor], gradients: tuple[torch.Tensor | None, ...], *tensors: Any
+    ) -> Any:
+        """Outputs made beforehand."""
         ctx.gradients = gradients
-        return tensors[0] if outputs == 1 else tensors[:outputs]
+        made = tuple(o.detach() for o in outputs)
+        return made[0] if len(made) == 1 else made
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

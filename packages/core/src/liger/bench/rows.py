@@ -1,0 +1,118 @@
+"""Rows of a run: what each holds, which must be there, and the files they are kept in.
+
+A row has op, kernel (ours alone), provider, case, sizes, variable, mode, status. One that is "timed" has p20, p50, p80
+in ms of the repetitions, repetitions, method, bytes, gbps, limit, share (% of the limit: a copy of the same bytes, or
+cuBLAS, in the same repetitions), flops, tflops, peak_mib above the inputs; in mode "full" also host_us and
+host_above_us (above an autograd.Function that does nothing), measured on toy sizes. Each has sha, versions, device.
+Other statuses have a problem, and mode None if it holds for all modes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from liger.bench.options import Options
+from liger.bench.plan import Point
+from liger.bench.providers import Provider, providers
+
+Row = dict[str, Any]
+Key = tuple[str, str, str, str]
+FORMAT = 1
+EVERYONE = "all"  # provider of a row that explains a whole case
+EXCUSED = ("wrong", "failed", "capped")  # of whoever is not ours; their reasons stand in the table
+
+
+def key(row: Mapping[str, Any]) -> Key:
+    """What a row is about: op, case, mode, provider."""
+    return row["op"], row["case"], row["mode"], row["provider"]
+
+
+def timed(rows: Iterable[Row]) -> list[Row]:
+    """The rows with times, those of the limits left out."""
+    return [r for r in rows if r["status"] == "timed" and r["provider"] != r["limit"]]
+
+
+def expected(points: Iterable[Point], options: Options) -> dict[Key, Provider]:
+    """The rows there must be: each installed provider, in each mode in which it compares."""
+    out = {}
+    for point in points:
+        for provider in providers(point, options):
+            for mode in point.moved:
+                if mode in provider.modes:
+                    out[point.op.name, point.case, mode, provider.name] = provider
+    return out
+
+
+def failures(rows: Sequence[Row], wanted: Mapping[Key, Provider]) -> list[str]:
+    """Why a run has failed, one line each; nothing if it has not."""
+    if not wanted:
+        return ["nothing to time: none of the chosen providers is installed and serves the chosen modes"]
+    found = {key(r) for r in timed(rows)}
+    out = [_reason(k, provider, rows) for k, provider in wanted.items() if k not in found]
+    for op, case in dict.fromkeys(k[:2] for k in wanted):
+        if not any(k[:2] == (op, case) for k in found) and not _excuse(rows, op, case, None, EVERYONE):
+            out.append(f"{op} {case}: no provider was verified")
+    for kernel in {p.kernel.id for p in wanted.values() if p.kernel} - {r["kernel"] for r in timed(rows)}:
+        out.append(f"{kernel}: not timed at all")
+    return [line for line in dict.fromkeys(out) if line]
+
+
+def _reason(wanted: Key, provider: Provider, rows: Sequence[Row]) -> str:
+    """Why a row that is not there makes the run fail, or "" if another row explains it."""
+    op, case, mode, name = wanted
+    row = _excuse(rows, op, case, mode, name)
+    if row is None:
+        return f"{op} {case} {mode}: no row of {name}"
+    if row["status"] == "capped" or (row["status"] in EXCUSED and provider.kernel is None):
+        return ""
+    if row["status"] == "no time" and provider.compiled and row["provider"] == name:
+        return ""
+    return f"{op} {case}: {name}: {row['problem']}"
+
+
+def _excuse(rows: Sequence[Row], op: str, case: str, mode: str | None, provider: str) -> Row | None:
+    for r in rows:
+        about = (r["op"], r["case"]) == (op, case) and r["provider"] in (provider, EVERYONE)
+        if about and r["status"] != "timed" and r["mode"] in (None, mode):
+            return r
+    return None
+
+
+def write(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """One file per op in these rows, overwritten."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for op in dict.fromkeys(r["op"] for r in rows):
+        files.append(folder / f"{op}.json")
+        data = {"format": FORMAT, "rows": [r for r in rows if r["op"] == op]}
+        files[-1].write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return files
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file, or of every result in a folder.
+
+    Raises:
+        ValueError: there is no such file, or it is no result.
+    """
+    if path.is_dir():
+        found = [_rows(file) for file in sorted(path.glob("*.json"))]
+        return [row for rows in found if rows is not None for row in rows]
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; expected a result of `liger bench` or a folder of them")
+    rows = _rows(path)
+    if rows is None:
+        raise ValueError(f"{path} is no result of `liger bench` in format {FORMAT}")
+    return rows
+
+
+def _rows(file: Path) -> list[Row] | None:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    rows = data.get("rows") if isinstance(data, dict) and data.get("format") == FORMAT else None
+    return rows if isinstance(rows, list) else None

@@ -1,0 +1,23 @@
+"""Other libraries' gated activations, for benchmarks."""
+
+from __future__ import annotations
+
+import torch
+
+from liger.bench import peer
+
+
+@peer("liger_kernel", overwrites=True)  # its backward writes into the inputs
+def liger_silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """liger-kernel 0.8.5."""
+    from liger_kernel.ops import LigerSiLUMulFunction
+
+    return LigerSiLUMulFunction.apply(gate, up)  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", overwrites=True)
+def liger_gelu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """liger-kernel 0.8.5; the tanh approximation."""
+    from liger_kernel.ops import LigerGELUMulFunction
+
+    return LigerGELUMulFunction.apply(gate, up)  # type: ignore[no-any-return]

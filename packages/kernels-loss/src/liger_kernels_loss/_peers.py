@@ -1,0 +1,54 @@
+"""Other libraries' losses, for benchmarks; mean over all rows, none of them ignored, no class weights."""
+
+from __future__ import annotations
+
+import torch
+
+from liger.bench import peer
+
+
+@peer("liger_kernel", overwrites=True, capture=False, modes=("full",))  # makes the gradient in the forward, and waits
+def liger_cross_entropy(logits: torch.Tensor, target: torch.Tensor, weight: None) -> torch.Tensor:
+    """liger-kernel 0.8.5."""
+    from liger_kernel.ops import LigerCrossEntropyFunction
+
+    return LigerCrossEntropyFunction.apply(logits, target, weight)[0]  # type: ignore[no-any-return]
+
+
+@peer("quack")
+def quack_cross_entropy(logits: torch.Tensor, target: torch.Tensor, weight: None) -> torch.Tensor:
+    """quack-kernels 0.6.5."""
+    from quack import cross_entropy
+
+    return cross_entropy(logits, target, reduction="mean")  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", overwrites=True, capture=False, modes=("full",))
+def liger_linear_cross_entropy(
+    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: None, class_weight: None
+) -> torch.Tensor:
+    """liger-kernel 0.8.5."""
+    from liger_kernel.ops import LigerFusedLinearCrossEntropyFunction
+
+    function = LigerFusedLinearCrossEntropyFunction
+    return function.apply(hidden, weight, target, bias, class_weight)[0]  # type: ignore[no-any-return]
+
+
+@peer("quack", modes=("full",))
+def quack_linear_cross_entropy(
+    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: None, class_weight: None
+) -> torch.Tensor:
+    """quack-kernels 0.6.5, in chunks of 4096 rows."""
+    from quack.linear_cross_entropy import chunked_linear_cross_entropy
+
+    return chunked_linear_cross_entropy(hidden, weight, target)  # type: ignore[no-any-return]
+
+
+@peer("cut_cross_entropy")
+def cut_cross_entropy(
+    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: None, class_weight: None
+) -> torch.Tensor:
+    """cut-cross-entropy 25.1.1, without its filter, which leaves small gradients out."""
+    from cut_cross_entropy import linear_cross_entropy
+
+    return linear_cross_entropy(hidden, weight, target, filter_eps=None)  # type: ignore[no-any-return]

@@ -1,0 +1,32 @@
+"""Other libraries' RMSNorm, for benchmarks."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from liger.bench import peer
+
+EPS = 1e-6
+
+
+@peer("torch", cuda=False)
+def torch_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """torch's own."""
+    return F.rms_norm(x, x.shape[-1:], weight, EPS)
+
+
+@peer("liger_kernel", overwrites=True)  # its backward writes into the output's gradient
+def liger_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """liger-kernel 0.8.5: offset 0, llama's casts, in place."""
+    from liger_kernel.ops import LigerRMSNormFunction
+
+    return LigerRMSNormFunction.apply(x, weight, EPS, 0.0, "llama", True)  # type: ignore[no-any-return]
+
+
+@peer("quack")
+def quack_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """quack-kernels 0.6.5."""
+    from quack import rmsnorm
+
+    return rmsnorm(x, weight, eps=EPS)  # type: ignore[no-any-return]
