@@ -55,6 +55,7 @@ def command(ncu: str, point: Point, kernel: str, mode: str, file: Path, smoke: b
     spec = {"op": point.op.name, "kernel": kernel, "sizes": dict(point.sizes), "variant": point.variant, "mode": mode}
     child = [sys.executable, "-m", "liger.bench.worker", *(["--smoke"] if smoke else []), "--profile", json.dumps(spec)]
     how = ["--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw"]
+    how += ["--print-kernel-base", "function"]  # without template arguments
     return [ncu, *how, "--metrics", ",".join(METRICS), "--log-file", str(file), *child]
 
 
