@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import cast
 
 
 def main(kernel: str, device: str) -> int:
@@ -17,10 +18,10 @@ def main(kernel: str, device: str) -> int:
         from liger.testing.interpreter import fix
 
         fix()
-    from liger.testing import checks
+    from liger.testing import Check, checks
 
     for parameter in checks(kernel):
-        check = parameter.values[0]
+        check = cast("Check", parameter.values[0])
         print(check.name, flush=True)
         try:
             check(device)

@@ -344,8 +344,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             copies.put(copy)
             return result
 
-        made = dict(zip((m.name for m in chosen), pool.map(one, chosen), strict=True))
-    write(mutations, {**committed(), **made})
+        made = {}
+        for mutation, result in zip(chosen, pool.map(one, chosen), strict=True):
+            made[mutation.name] = result
+            write(mutations, {**committed(), **made})  # each time: a run that is stopped keeps what it has
     survived = [name for name, result in made.items() if not result.gate]
     print(
         f"{len(made) - len(survived)} of {len(made)} faults were caught" + "".join(f"\nsurvived: {n}" for n in survived)
