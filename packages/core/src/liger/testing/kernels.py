@@ -185,8 +185,9 @@ def _second_backward(kernel: Kernel, device: str) -> None:
     tensors, forward = _leaves(typical(kernel), device)
     outputs = forward()
     seeds = random_like(outputs)
-    first = _gradients(outputs, tensors, seeds, retain_graph=True)
-    _equal(_gradients(outputs, tensors, seeds), [None if g is None else g.clone() for g in first], "second backward")
+    # cloned at once: what was handed out may be the very memory that a second backward must not change
+    first = [None if g is None else g.clone() for g in _gradients(outputs, tensors, seeds, retain_graph=True)]
+    _equal(_gradients(outputs, tensors, seeds), first, "second backward")
 
 
 def _deterministic(kernel: Kernel, device: str) -> None:
