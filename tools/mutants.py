@@ -287,7 +287,7 @@ def choose(mutations: Sequence[Mutation], options: argparse.Namespace, gpus: int
     here = [m for m in asked if m.gpus <= gpus and bool(m.gpus) == options.gpu]
     for m in asked:
         if m not in here:
-            print(f"not run here: {m.name} needs {f'--gpu and {m.gpus} of them' if m.gpus else 'no --gpu'}")
+            print(f"not run here: {m.name}: needs {f'--gpu, GPUs: {m.gpus}' if m.gpus else 'no GPU, so no --gpu'}")
     return here
 
 
@@ -349,9 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             made[mutation.name] = result
             write(mutations, {**committed(), **made})  # each time: a run that is stopped keeps what it has
     survived = [name for name, result in made.items() if not result.gate]
-    print(
-        f"{len(made) - len(survived)} of {len(made)} faults were caught" + "".join(f"\nsurvived: {n}" for n in survived)
-    )
+    print(f"{len(made) - len(survived)} of {len(made)} faults were caught; survived: {', '.join(survived) or 'none'}")
     return 1 if survived or not made else 0
 
 
