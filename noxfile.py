@@ -198,6 +198,16 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(tags=["full"])
+def mutants(session: nox.Session) -> None:
+    """Plant each fault of tools/mutations.toml: a gate must turn red. `nox -s mutants -- --kernel rms_norm/triton`."""
+    if not TRITON:
+        session.skip(NO_TRITON)
+    requires = [r for package in PACKAGES.values() for r in package.settings.get("test-requires", [])]
+    session.install("-c", "constraints.txt", *LINKS, *external(PACKAGES.values()), *requires)
+    session.run("python", "tools/mutants.py", *session.posargs, env=ENV)
+
+
+@nox.session(tags=["full"])
 def build(session: nox.Session) -> None:
     """What would be published: sdist, and the wheel built from that sdist, of every package."""
     session.install("-c", "constraints.txt", "hatchling", "build")

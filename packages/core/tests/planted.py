@@ -33,6 +33,7 @@ FAULTS = {
     "ignores_needs_input_grad": "needs_input_grad",
     "assumes_dense_gradient": "stride_0_gradient",
     "overwrites_saved": "second_backward",
+    "hands_out_saved": "second_backward",
     "random_bits": "deterministic",
     "synchronises": "no_host_sync",
     "limit_too_high": "size_limits",
@@ -153,6 +154,8 @@ def _backward(ctx: Any, dy: Any) -> Any:
     if fault == "overwrites_saved":
         w.data.mul_(3.0)
         w.data.div_(2.0)
+    if fault == "hands_out_saved" and dx is not None:
+        ctx.made = dx = getattr(ctx, "made", dx / 2).mul_(2)
     return dx, dw, None, None
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import liger
 from liger import ops
 from liger.testing import Case, Check, assert_contract, checks
-from liger.testing.cases import find
+from liger.testing.cases import find, typical
 from liger_kernels_norm.rms_norm import CASTS, rms_norm_reference
 
 
@@ -130,6 +130,12 @@ def test_any_shape(
     assert_contract(
         lambda *a, **o: ops.rms_norm(*a, **o, kernel="triton"), rms_norm_reference, inputs, options, reduction=width
     )
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("cast", ["fp32-weight", "gemma"])
+def test_gradient_of_an_fp32_weight_is_not_rounded_to_16_bit(cast: str, device: str) -> None:
+    typical(find("rms_norm/triton"), "bfloat16").replace(variant="fp32 weight", options={"cast": cast}).check(device)
 
 
 def test_module(device: str) -> None:

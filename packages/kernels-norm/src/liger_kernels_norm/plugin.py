@@ -15,7 +15,7 @@ RMS_NORM = Op(
         "offset": Option(default=0.0, values=(1.0,)),
     },
     inputs="liger_kernels_norm.rms_norm:rms_norm_inputs",
-    sizes={"R": (1, 3, 7), "H": (1, 96, 511, 1000, 4097)},
+    sizes={"R": (1, 3, 7, 11), "H": (1, 96, 511, 9001, 1000, 4097, 40961)},  # other kernels beyond 8192 and 32768
     production=tuple({"R": 16384, "H": h} for h in (4096, 128, 576, 5376, 8192, 16384, 65536)),
     sweeps=(
         Sweep(variable="H", values=(1024, 2048, 4096, 5120, 8192, 16384), fixed={"R": 16384}),
@@ -27,7 +27,7 @@ RMS_NORM = Op(
         "liger-kernel": "liger_kernels_norm._peers:liger_rms_norm",
         "quack": "liger_kernels_norm._peers:quack_rms_norm",
     },
-    variants=("weightless", "three dimensions"),
+    variants=("weightless", "gemma", "three dimensions"),
     mixed=("x", "weight"),
     reduction="H",
     module="liger_kernels_norm.modules:RMSNorm",

@@ -116,7 +116,8 @@ def rms_norm_inputs(
 ) -> tuple[Sequence[torch.Tensor | None], Mapping[str, Any]]:
     """Rows of magnitude 1e-3, 1 and 1e3 in turn, and weights around 1.
 
-    Variants: "weightless", also with an offset of 0.5 so that it is seen; "three dimensions" (R, 2, H).
+    Variants: "weightless", also with an offset of 0.5 so that it is seen; "gemma", its casts and offset together;
+    "three dimensions" (R, 2, H).
     """
     x = torch.randn(R, H, generator=generator) * torch.tensor([1e-3, 1.0, 1e3])[torch.arange(R) % 3, None]
     weight = 1 + 0.2 * torch.randn(H, generator=generator)
@@ -124,7 +125,8 @@ def rms_norm_inputs(
         x = torch.stack((x, x.flip(0)), dim=1)
     if variant == "weightless":
         return (x.to(device, dtype), None), {"offset": 0.5}
-    return (x.to(device, dtype), weight.to(device, dtype)), {}
+    gemma = {"cast": "gemma", "offset": 1.0} if variant == "gemma" else {}
+    return (x.to(device, dtype), weight.to(device, dtype)), gemma
 
 
 def rms_norm_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:

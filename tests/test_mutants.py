@@ -1,0 +1,85 @@
+"""The planted faults of ``nox -s mutants`` fit the sources, and the committed table is the one they give."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import mutants  # noqa: E402  (tools/ is no package)
+
+MUTATIONS = mutants.load()
+every_mutation = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+
+
+@every_mutation
+def test_a_fault_replaces_what_stands_there_exactly_once(mutation: mutants.Mutation) -> None:
+    text = (ROOT / mutation.path).read_text(encoding="utf-8")
+    changed = mutation.applied(text)
+    assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text))
+    assert not mutation.tests or (ROOT / "packages" / mutation.tests).exists()
+
+
+def test_a_fault_that_no_longer_fits_is_named() -> None:
+    once = replace(MUTATIONS[0], name="gone", old="a")
+    with pytest.raises(SystemExit, match="gone: its old text stands 2 times in .*, expected once; bring"):
+        once.applied("a a")
+
+
+def test_names_are_unique() -> None:
+    assert len({m.name for m in MUTATIONS}) == len(MUTATIONS)
+
+
+def test_the_committed_table_is_up_to_date() -> None:
+    assert mutants.TABLE.read_text(encoding="utf-8") == mutants.table(MUTATIONS, mutants.committed())
+
+
+@every_mutation
+def test_a_fault_that_a_cpu_shows_was_caught(mutation: mutants.Mutation) -> None:
+    result = mutants.current(MUTATIONS, mutants.committed()).get(mutation.name)
+    assert mutation.gpus or result, f"not run since it changed: nox -s mutants -- --only {mutation.name}"
+    assert result is None or result.gate, "no gate caught it"
+
+
+def test_a_result_counts_only_for_the_fault_it_was_made_with() -> None:
+    fault = MUTATIONS[0]
+    result = mutants.Result(fault.plant, "checks", "contract", "", "CPU", 1)
+    assert "| checks: `contract` | CPU | 1 |" in mutants.table([fault], {fault.name: result})
+    assert "not run yet" in mutants.table([replace(fault, new="other")], {fault.name: result})
+    assert "**nothing**" in mutants.table([fault], {fault.name: replace(result, gate="")})
+
+
+OUTPUTS = {
+    "checks": "contract-R1\nfailed contract-R1: ContractViolation: too large",
+    "tests": "FAILED packages/a/tests/test_a.py::test_x[per row] - assert 1 == 2",
+    "compile gate": "  _backward BLOCK=8: 255 registers; spills 8 bytes\nrms_norm/triton sm90 1 launches",
+}
+FOUND = {
+    "checks": ("contract-R1", "ContractViolation: too large"),
+    "tests": ("test_x[per row]", "assert 1 == 2"),
+    "compile gate": ("_backward", "spills 8 bytes"),
+}
+
+
+def test_each_gate_names_what_failed() -> None:
+    for gate in mutants.gates(replace(MUTATIONS[0], gpus=0, compile_gate=True)):
+        match = re.search(gate.found, OUTPUTS[gate.name], re.MULTILINE)
+        assert match and match.groups() == FOUND[gate.name]
+
+
+def test_a_fault_is_planted_where_gates_import_from_and_taken_out_again(tmp_path: Path) -> None:
+    fault = next(m for m in MUTATIONS if m.file == "liger/dispatch.py")
+    copy, right = mutants.Copy(tmp_path), (ROOT / fault.path).read_text(encoding="utf-8")
+    code = "import importlib.util; exit('failed at: ' + importlib.util.find_spec('liger.dispatch').origin)"
+    gate = mutants.Gate("checks", ("-c", code), "no match", False)
+    with copy.planted(fault):
+        planted = gate.run(copy, gpu=False)
+        assert planted == ("exit status 1", f"failed at: {tmp_path / fault.path}")
+        assert (tmp_path / fault.path).read_text(encoding="utf-8") == fault.applied(right)
+    assert (tmp_path / fault.path).read_text(encoding="utf-8") == right
