@@ -16,6 +16,7 @@ ROPE = Op(
         {"T": 8192, "B": 2, "NQ": 32, "NK": 8, "D": 128},
         {"T": 2048, "B": 8, "NQ": 9, "NK": 3, "D": 64},
         {"T": 8192, "B": 2, "NQ": 8, "NK": 1, "D": 256},
+        {"T": 4096, "B": 4, "NQ": 32, "NK": 32, "D": 96},
     ),
     sweeps=(Sweep(variable="T", values=(1024, 2048, 4096), fixed={"B": 4, "NQ": 32, "NK": 8, "D": 128}),),
     model={"NQ": "num_attention_heads", "NK": "num_key_value_heads", "D": "head_dim"},
