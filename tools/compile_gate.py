@@ -48,6 +48,7 @@ TARGETS = {
     "sm100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+ROWS = 2048  # more than there are programs at a time on any GPU
 DTYPES = ("bfloat16", "float32")
 ALLOWED_SECONDS = 180  # for everything, on two cores
 NVIDIA = {  # in the log of ptxas
@@ -198,14 +199,17 @@ class Step:
 def steps(kernel: Kernel) -> Iterator[Step]:
     """Every production size in bf16 and fp32, and with the first size all else that changes what is launched.
 
-    That is each option in both dtypes, each variant, no gradient, and the gradient of one input at a time.
+    That is each option in both dtypes, each variant, no gradient, and the gradient of one input at a time; with no more
+    than ``ROWS`` rows, for an option can make a launch of each row.
     """
     op = registry().op(kernel.op)
+    rows = next(iter(op.sizes), "")
+    few = {name: min(size, ROWS) if name == rows else size for name, size in op.production[0].items()}
     for sizes, dtype in itertools.product(op.production, DTYPES):
         yield Step(Case(kernel=kernel, dtype=dtype, sizes=sizes))
     for dtype, (name, value) in itertools.product(DTYPES, list(option_values(kernel))):
-        yield Step(Case(kernel=kernel, dtype=dtype, sizes=op.production[0], options={name: value}))
-    first = Case(kernel=kernel, dtype=DTYPES[0], sizes=op.production[0])
+        yield Step(Case(kernel=kernel, dtype=dtype, sizes=few, options={name: value}))
+    first = Case(kernel=kernel, dtype=DTYPES[0], sizes=few)
     for variant in op.variants:
         yield Step(first.replace(variant=variant))
     leaves = [i for i, t in enumerate(Step(first).make()[0]) if t is not None and t.requires_grad]
@@ -220,6 +224,7 @@ def gate(kernel: Kernel, target: str, begin: Callable[[str], None] = lambda case
     if not registry().op(kernel.op).production:
         result.faults.append(f"op {kernel.op} declares no production sizes")
         return result
+    failed: dict[str, list[str]] = {}  # message -> cases
     with dry_launches(target) as recorder:
         recorder.kernel = kernel.id
         for step in steps(kernel):
@@ -228,7 +233,9 @@ def gate(kernel: Kernel, target: str, begin: Callable[[str], None] = lambda case
             try:
                 step.run()
             except Exception as error:
-                result.faults.append(f"{step.id}: {type(error).__name__}: {str(error).strip()[:500]}")
+                failed.setdefault(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", []).append(step.id)
+    for message, (first, *more) in failed.items():
+        result.faults.append(f"{first}{f' and {len(more)} more' if more else ''}: {message}")
     result.launches = list(recorder.launches.values())
     result.faults += undeclared(kernel, {launch.function for launch in result.launches})
     result.seconds = time.perf_counter() - start
