@@ -2,17 +2,20 @@
 # Test and benchmark a checkout on a machine with a GPU, torch, triton and transformers, without network or installation.
 #
 #   tools/gpu.sh OUT [WHEELS]     WHEELS: a folder of wheels of what the machine lacks (pytest, hypothesis, pluggy, ...)
+#   LIGER_ONLY=second_device tools/gpu.sh OUT [WHEELS]      of the kernels' tests those that `pytest -k` selects, no more
 #
 # OUT gets tests.log, bench.log, bench.json (benchmarks/run.py) and gpu.json (commit, versions, device, counts), and the
-# exit status is 1 if a test failed, ran out of time, or a benchmarked kernel was wrong. All of it takes at most
-# LIGER_TEST_SECONDS (300) + LIGER_BENCH_SECONDS (170) and half a minute. LIGER_SHA names the commit where git cannot.
+# exit status is 1 if a test failed, a suite ran none or ran out of time, or a benchmarked kernel was wrong. All of it
+# takes at most LIGER_TEST_SECONDS (300) + LIGER_BIG_SECONDS (120, tests that need most of the GPU's memory, by
+# themselves) + LIGER_BENCH_SECONDS (170) and half a minute. LIGER_SHA names the commit where git cannot.
 set -u
-[ $# -ge 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 wheels=${2:+$(cd "$2" && pwd)}
 cd "$(dirname "$0")/.."
-test_seconds=${LIGER_TEST_SECONDS:-300} bench_seconds=${LIGER_BENCH_SECONDS:-170}
+test_seconds=${LIGER_TEST_SECONDS:-300} big_seconds=${LIGER_BIG_SECONDS:-120} bench_seconds=${LIGER_BENCH_SECONDS:-170}
+only=${LIGER_ONLY:-}
 work=$(mktemp -d)
 python=${PYTHON:-python3}
 
@@ -45,8 +48,13 @@ suite() { # NAME, then arguments of pytest
 
 for folder in packages/kernels-*/tests; do
     name=$(basename "$(dirname "$folder")")
-    suite "$name" "$folder" &
+    suite "$name" "$folder" -k "${only:-not big}" &
 done
+if [ -n "$only" ]; then
+    wait
+    "$python" tools/gpu_report.py "$work" "$out"
+    exit
+fi
 for folder in packages/models/*/tests; do # apart, as compilation takes longest
     name=models-$(basename "$(dirname "$folder")")
     suite "$name" "$folder" -k "not compile" &
@@ -60,6 +68,8 @@ else
     echo "left out: accelerate or peft cannot be imported" >"$work/wrappers.log"
 fi
 wait
+test_seconds=$big_seconds
+suite big packages/kernels-*/tests -k big # beside others the memory would not be enough
 
 timeout -k 5 $((bench_seconds + 20)) "$python" benchmarks/run.py --seconds "$bench_seconds" --out "$out/bench.json" \
     >"$out/bench.log" 2>&1
