@@ -217,7 +217,7 @@ def triton(session: nox.Session, version: str) -> None:
     pytest(session, *kernel_tests(), "packages/core/tests/test_testing.py")
 
 
-@nox.session(tags=["full"], requires=["wheels"])
+@nox.session(tags=["full"], requires=["wheels"], python="3.11" if shutil.which("python3.11") else None)
 def oldest(session: nox.Session) -> None:
     """Kernels and models with the oldest versions that our packages say they work with: each one's lower bound."""
     # Our own requirements have to stand on the command line: "direct" are only those that do.
