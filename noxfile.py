@@ -226,7 +226,7 @@ def oldest(session: nox.Session) -> None:
     floors = ["--resolution", "lowest-direct", *external(PACKAGES.values())]
     session.install(*LINKS, *fresh, *pins, testing(), *floors)
     models = [str(p.tests) for p in PACKAGES.values() if p.tests and p.label.startswith(("hf", "models"))]
-    pytest(session, *kernel_tests(), *models, "packages/core/tests/test_testing.py")
+    pytest(session, *kernel_tests(), *models)
 
 
 @nox.session(tags=["full"], requires=["wheels"])
