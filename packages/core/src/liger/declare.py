@@ -81,7 +81,7 @@ class Op:
         inputs: ``f(device, dtype, *, generator, **sizes) -> (tensors, options)`` used by ``liger.testing`` to make
             cases. Gradients are checked of the tensors that require one, or of all floating ones if none does.
         sizes: named dimensions with the values cases are made from. The first counts rows: it is also tried at 1 and 0.
-        production: sizes as real models have them, for the compile gate.
+        production: sizes as real models have them, for the compile gate; the first also with every option and variant.
         sweeps: what benchmarks time; ``production`` if empty.
         model: where benchmarks find a dimension in a named model's config, ``{"H": "hidden_size"}``; "tokens" is the
             number of tokens of a step. A dimension that is not named keeps its value in the sweep.

@@ -6,7 +6,7 @@ import liger
 from liger import Kernel, Needs, Op, Option, Profile, Sweep
 
 SIZES = {"R": (1, 3, 7), "H": (1, 96, 511, 1025, 4097)}
-PRODUCTION = tuple({"R": 16384, "H": h} for h in (14336, 1536, 9216))
+PRODUCTION = tuple({"R": 16384, "H": h} for h in (14336, 1024, 9216, 28672))
 SWEEPS = (Sweep(variable="H", values=(4096, 8192, 14336, 28672), fixed={"R": 16384}),)
 MODEL = {"R": "tokens", "H": "intermediate_size"}
 VARIANTS = ("packed", "three dimensions")

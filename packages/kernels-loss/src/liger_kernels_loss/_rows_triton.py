@@ -246,10 +246,13 @@ def launch_losses(
     # One program of 32 warps fills a multiprocessor's registers and 32768 columns a step keep it loading: 1.43x a
     # copy's time at V=128256 on an H200, with half of both 1.55x. Half of both on AMD, where a warp is 64 lanes.
     most = 16 if torch.version.hip else 32
-    block = min(next_power_of_2(V), 1024 * most)
-    warps = min(most, max(4, block // 1024))
+    warps = min(most, max(4, next_power_of_2(V) // 1024))
+    # With odd V each value is loaded and masked alone: only a quarter of the columns spills no register in any triton.
+    odd = V % 2 == 1
+    block = min(next_power_of_2(V), 1024 * most // (4 if odd else 1))
     # Rows wider than this leave the cache before the second pass unless few are alive at a time (1.2x at V=262144).
-    persistent = gradient and V > 196608 and processors(logits.device) < R
+    # With odd V the loop over rows would spill.
+    persistent = gradient and V > 196608 and not odd and processors(logits.device) < R
     launch(
         _losses,
         (processors(logits.device) if persistent else R,),

@@ -16,6 +16,8 @@ LOSS: Mapping[str, Option] = {
     "check_labels": Option(default=False, values=(True,), silent=True, waits=True),
 }
 
+# Of Llama 3, Llama 2, Qwen 3 and Gemma 3, and two with one token added, as users do: rows that are not aligned.
+VOCABULARIES = (128256, 32000, 151936, 262144, 128257, 262145)
 VARIANTS = ("ignored rows", "all ignored", "class weights")
 TRITON = Needs(devices=("cuda", "xpu"), dtypes=("float32", "float16", "bfloat16"), interpreter=True)
 
@@ -54,7 +56,7 @@ CROSS_ENTROPY = Op(
     options=LOSS,
     inputs="liger_kernels_loss.cross_entropy:cross_entropy_inputs",
     sizes={"N": (1, 3, 7), "V": (1, 97, 1025, 4097, 32001)},
-    production=({"N": 8192, "V": 128256}, {"N": 4096, "V": 262144}, {"N": 16384, "V": 32000}),
+    production=tuple({"N": 16384, "V": v} for v in VOCABULARIES),
     sweeps=(Sweep(variable="V", values=(32000, 128256, 262144), fixed={"N": 4096}),),
     model={"V": "vocab_size"},
     peers={
@@ -94,7 +96,7 @@ LINEAR_CROSS_ENTROPY = Op(
     },
     inputs="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_inputs",
     sizes={"N": (1, 3, 7), "H": (8, 33), "V": (1, 97, 1025, 4097, 32001)},
-    production=({"N": 8192, "H": 4096, "V": 128256}, {"N": 4096, "H": 2304, "V": 256000}),
+    production=tuple({"N": 16384, "H": 4096, "V": v} for v in VOCABULARIES),
     sweeps=(Sweep(variable="N", values=(4096, 8192, 16384), fixed={"H": 4096, "V": 128256}),),
     model={"N": "tokens", "H": "hidden_size", "V": "vocab_size"},
     peers={

@@ -16,7 +16,7 @@ RMS_NORM = Op(
     },
     inputs="liger_kernels_norm.rms_norm:rms_norm_inputs",
     sizes={"R": (1, 3, 7, 11), "H": (1, 96, 511, 9001, 1000, 4097, 40961)},  # other kernels beyond 8192 and 32768
-    production=tuple({"R": 16384, "H": h} for h in (4096, 128, 576, 5376, 8192, 16384, 65536)),
+    production=tuple({"R": 16384, "H": h} for h in (4096, 128, 576, 1024, 5376, 8192, 16384, 65536)),
     sweeps=(
         Sweep(variable="H", values=(1024, 2048, 4096, 5120, 8192, 16384), fixed={"R": 16384}),
         Sweep(variable="R", values=(131072, 524288), fixed={"H": 128}),  # q and k of an attention

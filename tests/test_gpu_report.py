@@ -1,0 +1,80 @@
+"""What tools/gpu.sh makes of its suites, shown with synthetic results of pytest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+from gpu_report import main  # noqa: E402  (tools/ is no package)
+
+
+def suite(work: Path, name: str, code: int | None, passed: int = 0, failed: int = 0, skipped: int = 0) -> None:
+    """The files that a suite leaves behind."""
+    (work / f"{name}.log").write_text("..s\n")
+    if code is None:
+        return
+    (work / f"{name}.rc").write_text(f"{code}\n")
+    bad = '<testcase name="t"><failure message="off by 1"/></testcase>' * failed
+    numbers = f'tests="{passed + failed + skipped}" failures="{failed}" errors="0" skipped="{skipped}" time="1.5"'
+    (work / f"{name}.xml").write_text(f"<testsuites><testsuite {numbers}>{bad}</testsuite></testsuites>")
+
+
+def report(tmp_path: Path, bench: int | None = 0) -> tuple[int, dict[str, str]]:
+    """Exit status, and status by suite."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "bench.log").write_text("op  ours ms\n")
+    if bench is not None:
+        (tmp_path / "bench.rc").write_text(str(bench))
+    code = main(tmp_path, out)
+    found = json.loads((out / "gpu.json").read_text())["suites"]
+    return code, {name: s["status"] for name, s in found.items()}
+
+
+def test_passed_and_left_out_are_well(tmp_path):
+    suite(tmp_path, "norm", 0, passed=3, skipped=1)
+    suite(tmp_path, "wrappers", None)
+    assert report(tmp_path) == (0, {"norm": "passed", "wrappers": "left out"})
+
+
+@pytest.mark.parametrize(
+    "code, counts, expected",
+    [
+        (0, {"skipped": 4}, "nothing ran"),
+        (5, {}, "nothing ran"),
+        (1, {"passed": 3, "failed": 1}, "failed (1)"),
+        (124, {}, "timed out"),
+    ],
+)
+def test_anything_else_fails(tmp_path, capsys, code, counts, expected):
+    suite(tmp_path, "norm", 0, passed=3)
+    suite(tmp_path, "act", code, **counts)
+    assert report(tmp_path) == (1, {"norm": "passed", "act": expected})
+    table = capsys.readouterr().out
+    assert expected in table
+    assert ("off by 1" in table) == bool(counts.get("failed"))
+
+
+@pytest.mark.parametrize("bench, code", [(1, 1), (124, 1), (None, 0)])
+def test_benchmarks_count_where_they_ran(tmp_path, bench, code):
+    suite(tmp_path, "norm", 0, passed=3)
+    assert report(tmp_path, bench)[0] == code
+
+
+def test_only_some_tests_of_the_kernels(tmp_path):
+    env = {**os.environ, "LIGER_ONLY": "no_test_has_this_name", "PYTHON": sys.executable}
+    command = ["bash", str(ROOT / "tools" / "gpu.sh"), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    suites = json.loads((tmp_path / "gpu.json").read_text())["suites"]
+    assert done.returncode == 1
+    assert suites
+    assert {name.partition("-")[0] for name in suites} == {"kernels"}
+    assert {s["status"] for s in suites.values()} == {"nothing ran"}
+    assert not (tmp_path / "bench.log").exists()
