@@ -199,8 +199,8 @@ class Step:
 def steps(kernel: Kernel) -> Iterator[Step]:
     """Every production size in bf16 and fp32, and with the first size all else that changes what is launched.
 
-    That is each option in both dtypes, each variant, each argument in float32, no gradient, and the gradient of one input at a time; with no more
-    than ``ROWS`` rows, for an option can make a launch of each row.
+    That is each option in both dtypes, each variant, each argument in float32, no gradient, and the gradient of one
+    input at a time; with no more than ``ROWS`` rows, for an option can make a launch of each row.
     """
     op = registry().op(kernel.op)
     rows = next(iter(op.sizes), "")
