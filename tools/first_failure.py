@@ -1,34 +1,28 @@
 """Run the checks of a kernel one after the other, up to the first that fails.
 
-    python tools/first_failure.py rms_norm/triton cpu
+    python tools/first_failure.py rms_norm/triton cpu [PART]
 
-Prints each check's name before it runs, then ``failed NAME: MESSAGE``. Exit status: 0 if all pass, else 1.
+Prints ``failed NAME: MESSAGE``. With PART only the checks with it in their names. Exit status: 0 if all pass, else 1.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import cast
 
 
-def main(kernel: str, device: str) -> int:
+def main(kernel: str, device: str, part: str = "") -> int:
     """Return the exit status."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         from liger.testing.interpreter import fix
 
         fix()
-    from liger.testing import Check, checks
+    from liger.testing.kernels import failures
 
-    for parameter in checks(kernel):
-        check = cast("Check", parameter.values[0])
-        print(check.name, flush=True)
-        try:
-            check(device)
-        except Exception as error:
-            message = next(iter(str(error).splitlines()), "")
-            print(f"failed {check.name}: {type(error).__name__}: {message}", flush=True)
-            return 1
+    for name, error in failures(kernel, device, part):
+        message = next(iter(str(error).splitlines()), "")
+        print(f"failed {name}: {type(error).__name__}: {message}", flush=True)
+        return 1
     return 0
 
 

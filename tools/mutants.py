@@ -62,6 +62,7 @@ class Mutation:
         old: text that stands in the file exactly once.
         new: what replaces it.
         tests: below packages/: the tests that have to find it if the checks do not; those of the file's package if "".
+        check: part of the name of the check that has to find it, where all would take too long; the others are not run.
         gpus: GPUs needed to see the fault; 0 if a CPU is enough.
         compile_gate: whether it shows in the compiled code only.
     """
@@ -73,6 +74,7 @@ class Mutation:
     old: str
     new: str
     tests: str = ""
+    check: str = ""
     gpus: int = 0
     compile_gate: bool = False
 
@@ -193,9 +195,9 @@ def gates(mutation: Mutation) -> list[Gate]:
     tests = f"packages/{mutation.tests}" if mutation.tests else f"{folder}/tests"
     # the checks of all kernels of the package, which tests call test_kernel, would only repeat the first gate
     pytest = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-k", "not test_kernel", tests)
-    device = "cuda" if gpu else "cpu"
+    checks = ("tools/first_failure.py", mutation.kernel, "cuda" if gpu else "cpu", mutation.check)
     found = [
-        Gate("checks", ("tools/first_failure.py", mutation.kernel, device), r"^failed (\S+): (.*)$", not gpu),
+        Gate("checks", checks, r"^failed (\S+): (.*)$", not gpu),
         Gate("tests", pytest, r"^(?:FAILED|ERROR) \S+?\.py(?:::)?(.*?)(?: - (.*))?$", not gpu),
     ]
     if mutation.compile_gate:

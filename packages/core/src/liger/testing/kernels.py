@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,16 +46,24 @@ def check_kernel(kernel: str | Kernel, device: str = "cpu") -> None:
     Raises:
         ContractViolation: with the name and the message of each failed check.
     """
-    failures = []
-    for check in _checks(find(kernel)):
-        if check.gpus > count_gpus():
-            continue
+    if found := [f"{name}: {type(error).__name__}: {error}" for name, error in failures(kernel, device)]:
+        raise ContractViolation("\n".join(found))
+
+
+def failures(kernel: str | Kernel, device: str = "cpu", part: str = "") -> Iterator[tuple[str, Exception]]:
+    """Names and errors of the checks that fail, as they do; only those with ``part`` in their names are run.
+
+    Raises:
+        ValueError: no check that this machine can run has ``part`` in its name.
+    """
+    chosen = [check for check in _checks(find(kernel)) if part in check.name and check.gpus <= count_gpus()]
+    if not chosen:
+        raise ValueError(f"no check of {kernel} that this machine can run has {part!r} in its name")
+    for check in chosen:
         try:
             check(device)
         except Exception as error:
-            failures.append(f"{check.name}: {type(error).__name__}: {error}")
-    if failures:
-        raise ContractViolation("\n".join(failures))
+            yield check.name, error
 
 
 def _checks(kernel: Kernel) -> list[Check]:
