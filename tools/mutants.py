@@ -62,7 +62,8 @@ class Mutation:
         old: text that stands in the file exactly once.
         new: what replaces it.
         tests: below packages/: the tests that have to find it if the checks do not; those of the file's package if "".
-        check: part of the name of the check that has to find it, where all would take too long; the others are not run.
+        check: part of the name of the check that has to find it, where all would take too long. No others are run, and
+            no tests unless they are named too.
         gpus: GPUs needed to see the fault; 0 if a CPU is enough.
         compile_gate: whether it shows in the compiled code only.
     """
@@ -196,10 +197,9 @@ def gates(mutation: Mutation) -> list[Gate]:
     # the checks of all kernels of the package, which tests call test_kernel, would only repeat the first gate
     pytest = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-k", "not test_kernel", tests)
     checks = ("tools/first_failure.py", mutation.kernel, "cuda" if gpu else "cpu", mutation.check)
-    found = [
-        Gate("checks", checks, r"^failed (\S+): (.*)$", not gpu),
-        Gate("tests", pytest, r"^(?:FAILED|ERROR) \S+?\.py(?:::)?(.*?)(?: - (.*))?$", not gpu),
-    ]
+    found = [Gate("checks", checks, r"^failed (\S+): (.*)$", not gpu)]
+    if mutation.tests or not mutation.check:
+        found.append(Gate("tests", pytest, r"^(?:FAILED|ERROR) \S+?\.py(?:::)?(.*?)(?: - (.*))?$", not gpu))
     if mutation.compile_gate:
         command = ("tools/compile_gate.py", "--kernels", mutation.kernel, "--targets", "sm90")
         found.append(Gate("compile gate", command, r"^  (\w+) .*; (.*)$", False))
