@@ -47,8 +47,10 @@ suite() { # NAME, then arguments of pytest
 }
 
 kernels() { # EXPRESSION that chooses tests
+    local workers=()
+    ! "$python" -c "import xdist" 2>/dev/null || workers=(-n 3)
     for folder in packages/kernels-*/tests; do
-        suite "$(basename "$(dirname "$folder")")" "$folder" -k "$1" &
+        suite "$(basename "$(dirname "$folder")")" "$folder" -k "$1" "${workers[@]}" &
     done
 }
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 DTYPES = ("float32", "bfloat16")  # of kernels that name none
-LAYOUTS = ("strided rows", "transposed")
+LAYOUTS = ("strided rows", "transposed", "unaligned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,9 +221,12 @@ def _sizes(sizes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
 
 
 def _lay_out(t: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values in other memory: unaligned with gaps between rows, or with dimensions reversed."""
+    """The same values in other memory: with gaps between rows, dimensions reversed, or a start that is not aligned."""
     if not layout or t.dim() == 0:
         return t
+    if layout == "unaligned":
+        extent = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1 if t.numel() else 0
+        return t.new_empty(extent + 1).as_strided(t.shape, t.stride(), 1).copy_(t)
     if layout == "transposed" and t.dim() > 1:
         order = tuple(reversed(range(t.dim())))
         return t.permute(order).contiguous().permute(order)

@@ -51,6 +51,25 @@ def cuda_graph(kernel: Kernel, device: str) -> None:
     equal([c for c in captured if c is not None], list(expected), "CUDA graph replay")
 
 
+def current_stream(kernel: Kernel, device: str) -> None:
+    """On another stream than the default one, behind work that is still to come there: the same bits."""
+    case = typical(kernel, dtypes(kernel)[-1])
+    tensors, options = case.make(device)
+    expected = run(case.public(), tensors, options)
+    late = [None if t is None else torch.zeros_like(t).requires_grad_(t.requires_grad) for t in tensors]
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]  # cycles, a tenth of a second
+        with torch.no_grad():
+            for t, real in zip(late, tensors, strict=True):
+                if t is not None and real is not None:
+                    t.copy_(real)
+        found = run(case.public(), late, options)
+    torch.cuda.synchronize()
+    equal(list(found), list(expected), "on another stream")
+
+
 def second_device(kernel: Kernel, device: str) -> None:
     """On a device that is not the current one: the same bits, nothing on the current one, which stays current."""
     case = typical(kernel, dtypes(kernel)[-1])
@@ -72,15 +91,15 @@ def second_device(kernel: Kernel, device: str) -> None:
 def big(kernel: Kernel, device: str) -> None:
     """More than 2^31 elements: rows that repeat give results that repeat, to the end of the tensor.
 
-    ``TILE`` rows are repeated until the largest input has more than 2^31 elements. Results by row must then repeat, and
-    the last ones are held to the contract. The output gradient is 0 except in the first and the last rows.
+    ``TILE`` rows are repeated until the last one begins more than 2^31 elements behind the first. Results by row must
+    then repeat, and the last ones are held to the contract. The output gradient is 0 except in the first and last rows.
     """
     case = _wide(kernel)
     small, options = case.make(device)
     dims = row_dims(case)
     eager, truth, seeds = _expected(case, small, options)
-    by_row = [t.numel() for t, dim in zip(small, dims, strict=True) if t is not None and dim is not None]
-    repeats = BEYOND // max(by_row) + 2
+    strides = [t.stride(dim) for t, dim in zip(small, dims, strict=True) if t is not None and dim is not None]
+    repeats = BEYOND // (TILE * max(strides)) + 2
     large = [_repeat(t, dim, repeats) for t, dim in zip(small, dims, strict=True)]
     outputs = flat(case.public()(*large, **options))
     places = [_row_dim(case, i, dim) for i, dim in enumerate(_output_dims(case))]
@@ -197,6 +216,7 @@ def _reduction(case: Case) -> int | None:
 CHECKS: dict[str, tuple[Callable[[Kernel, str], None], int]] = {
     "inductor": (inductor, 1),
     "cuda_graph": (cuda_graph, 1),
+    "current_stream": (current_stream, 1),
     "big": (big, 1),
     "second_device": (second_device, 2),
 }
