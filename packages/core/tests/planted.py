@@ -31,9 +31,10 @@ FAULTS = {
     "returns_view": "caller_memory_untouched",
     "ignores_option": "options_matter",
     "ignores_needs_input_grad": "needs_input_grad",
-    "assumes_dense_gradient": "stride_0_gradient",
+    "assumes_dense_gradient": "gradient_layouts",
     "overwrites_saved": "second_backward",
     "hands_out_saved": "second_backward",
+    "ignores_sign_of_dy": "linear_in_dy",
     "random_bits": "deterministic",
     "synchronises": "no_host_sync",
     "limit_too_high": "size_limits",
@@ -141,6 +142,8 @@ def _backward(ctx: Any, dy: Any) -> Any:
     if fault == "writes_grad_output":
         dy.mul_(0.5)
         dy = dy * 2
+    if fault == "ignores_sign_of_dy":
+        dy = dy.abs()
     wide = dy.float() * (1.0 if fault == "ignores_option" else ctx.factor)
     everything = fault == "ignores_needs_input_grad"
     dx = (wide * w.float()).to(x.dtype) if ctx.needs_input_grad[0] or everything else None

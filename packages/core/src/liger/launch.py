@@ -117,12 +117,15 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(-1, x.shape[-1]).contiguous() if x.numel() else x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
+ASSUMED_PROCESSORS = 132  # an H100 or H200
+
+
 @functools.cache
 def processors(device: torch.device) -> int:
-    """Number of multiprocessors, for persistent grids; 132 (an H100 or H200) where nothing can be asked."""
+    """Number of multiprocessors, for persistent grids; ``ASSUMED_PROCESSORS`` where nothing can be asked."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).multi_processor_count
-    return 132
+    return ASSUMED_PROCESSORS
 
 
 _library = torch.library.Library("liger", "FRAGMENT")  # type: ignore[no-untyped-call]

@@ -5,19 +5,21 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
+from unittest import mock
 
 import torch
 
+from liger import launch
 from liger.declare import Kernel, load
 from liger.errors import ContractViolation
 from liger.registry import registry
-from liger.testing.cases import Case, any_case, dtypes, make_cases, option_values, typical
+from liger.testing.cases import LAYOUTS, Case, any_case, dtypes, largest, lay_out, make_cases, option_values, typical
 from liger.testing.compare import compare
 from liger.testing.compiled import check_compile, run, same_bits
 from liger.testing.compiled import opcheck as check_library_ops
 from liger.testing.contract import random_like
 from liger.testing.fixtures import session_seed
-from liger.testing.memory import alive, allocated, no_writes
+from liger.testing.memory import alive, allocated, no_writes, poisoned
 from liger.testing.observe import count_ops, launches, no_sync
 
 Tensors = list[torch.Tensor | None]
@@ -48,6 +50,17 @@ def gradients(outputs: list[torch.Tensor], tensors: Tensors, seeds: list[torch.T
     return list(torch.autograd.grad([o for o, _ in roots], wanted, [s for _, s in roots], allow_unused=True, **kwargs))
 
 
+def differentiable(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The outputs that a backward can start from."""
+    return [o for o in outputs if o.requires_grad]
+
+
+def backward(outputs: list[torch.Tensor]) -> None:
+    """Backward from all of them."""
+    roots = differentiable(outputs)
+    torch.autograd.backward(roots, random_like(roots))
+
+
 def equal(a: Tensors, b: Tensors, what: str) -> None:
     """Raise unless both lists hold the same bits."""
     for position, (left, right) in enumerate(zip(a, b, strict=True)):
@@ -57,21 +70,27 @@ def equal(a: Tensors, b: Tensors, what: str) -> None:
 
 # -- Who served, and how -----------------------------------------------------------------------------------------------
 def launched(kernel: Kernel, device: str) -> None:
-    """The kernel that was asked for served the call; if it is a Triton kernel it launched what its profile names."""
-    _, forward = prepare(typical(kernel), device)
-    with count_ops() as counts:
-        forward()
-    if counts[kernel.op, kernel.name] != 1:
-        fail(f"one call was expected to be served by {kernel.id}, counted: {dict(counts)}")
-    if not kernel.needs.interpreter:
-        return
-    with launches() as names:
+    """In each dtype the kernel that was asked for serves, and a Triton kernel launches what its profile names."""
+    for dtype in dtypes(kernel):
+        _, forward = prepare(typical(kernel, dtype), device)
+        with count_ops() as counts:
+            forward()
+        if counts[kernel.op, kernel.name] != 1:
+            fail(f"{dtype}: one call was expected to be served by {kernel.id}, counted: {dict(counts)}")
+        if kernel.needs.interpreter:
+            _check_launches(kernel, dtype, forward)
+
+
+def _check_launches(kernel: Kernel, dtype: str, forward: Callable[[], list[torch.Tensor]]) -> None:
+    with launches() as forwards:
         outputs = forward()
-        torch.autograd.backward(outputs, random_like(outputs))
-    if not names:
-        fail(f"{kernel.id} launched nothing")
-    if kernel.profile and (unknown := set(names) - set(kernel.profile.grid)):
-        fail(f"launched {', '.join(sorted(unknown))}, which the profile's grid does not name")
+    with launches() as backwards:
+        backward(outputs)
+    for direction, names in (("forward", forwards), ("backward", backwards)):
+        if not names and (direction == "forward" or differentiable(outputs)):
+            fail(f"{dtype}: the {direction} of {kernel.id} launched nothing")
+        if kernel.profile and (unknown := set(names) - set(kernel.profile.grid)):
+            fail(f"launched {', '.join(sorted(unknown))}, which the profile's grid does not name")
 
 
 def chosen_by_rank(kernel: Kernel, device: str) -> None:
@@ -89,7 +108,13 @@ def chosen_by_rank(kernel: Kernel, device: str) -> None:
 # -- Memory ------------------------------------------------------------------------------------------------------------
 def needs_input_grad(kernel: Kernel, device: str) -> None:
     """Freezing an input gives no gradient for it, changes no other, and allocates less in the backward."""
-    tensors, forward = prepare(typical(kernel), device)
+    base = typical(kernel)
+    for case in (base, largest(kernel), *(base.replace(variant=v) for v in base.op.variants)):
+        _check_frozen(case, device)
+
+
+def _check_frozen(case: Case, device: str) -> None:
+    tensors, forward = prepare(case, device)
     outputs = forward()
     seeds = random_like(outputs)
     wanted = [i for i, t in enumerate(tensors) if t is not None and t.requires_grad]
@@ -98,15 +123,17 @@ def needs_input_grad(kernel: Kernel, device: str) -> None:
     for frozen in wanted if len(wanted) > 1 else ():
         tensors[frozen].requires_grad_(False)  # type: ignore[union-attr]
         left = [full[i] for i in wanted if i != frozen]
-        equal(gradients(forward(), tensors, seeds), left, f"with input {frozen} frozen")
+        what = f"{case.id}, {case.arguments()[frozen]} frozen"
+        with poisoned():
+            equal(gradients(forward(), tensors, seeds), left, what)
         less = allocated(lambda: gradients(forward(), tensors, seeds))
         if less >= cost:
-            fail(f"with input {frozen} frozen the step allocates {less} bytes of {cost}: something is computed for it")
+            fail(f"{what}: the step allocates {less} bytes of {cost}: something is computed for it")
         tensors[frozen].requires_grad_(True)  # type: ignore[union-attr]
     for i in wanted:
         tensors[i].requires_grad_(False)  # type: ignore[union-attr]
-    if any(o.requires_grad for o in forward()):
-        fail("an output requires a gradient though no input does")
+    if differentiable(forward()):
+        fail(f"{case.id}: an output requires a gradient though no input does")
 
 
 def caller_memory_untouched(kernel: Kernel, device: str) -> None:
@@ -141,13 +168,26 @@ def memory_leak(kernel: Kernel, device: str) -> None:
 
 
 # -- Backward ----------------------------------------------------------------------------------------------------------
-def stride_0_gradient(kernel: Kernel, device: str) -> None:
-    """An expanded gradient, as ``sum().backward()`` makes it, gives what its contiguous copy gives."""
+def gradient_layouts(kernel: Kernel, device: str) -> None:
+    """An output gradient in any layout, also expanded as by ``sum().backward()``, gives what a contiguous one does."""
     tensors, forward = prepare(typical(kernel), device)
     outputs = forward()
-    expanded = [torch.ones((), dtype=o.dtype, device=o.device).expand(o.shape) for o in outputs]
-    got = gradients(outputs, tensors, expanded)
-    equal(got, gradients(forward(), tensors, [s.contiguous() for s in expanded]), "stride-0 output gradient")
+    seeds = random_like(outputs)
+    ones = [torch.ones((), dtype=o.dtype, device=o.device).expand(o.shape) for o in outputs]
+    others = {layout: [lay_out(s, layout) for s in seeds] for layout in LAYOUTS}
+    for layout, given in {"stride 0": ones, **others}.items():
+        expected = gradients(forward(), tensors, [s.contiguous() for s in given])
+        equal(gradients(forward(), tensors, given), expected, f"output gradient with {layout}")
+
+
+def linear_in_dy(kernel: Kernel, device: str) -> None:
+    """Gradients are linear in the output gradient: -4 of it gives -4 of them, exactly in float32, and 0 gives 0."""
+    tensors, forward = prepare(typical(kernel, "float32"), device)
+    seeds = random_like(forward())
+    plain = gradients(forward(), tensors, seeds)
+    for factor in (-4.0, 0.0):
+        found = gradients(forward(), tensors, [factor * s for s in seeds])
+        equal(found, [None if g is None else factor * g for g in plain], f"{factor} times the output gradient")
 
 
 def second_backward(kernel: Kernel, device: str) -> None:
@@ -168,7 +208,8 @@ def second_derivative(kernel: Kernel, device: str) -> None:
     def twice(fn: Callable[..., Any], inputs: Tensors) -> Tensors:
         outputs = flat(fn(*inputs, **options))
         first = gradients(outputs, inputs, random_like(outputs), create_graph=True)
-        return gradients([g for g in first if g is not None], inputs, [torch.ones_like(g) for g in first])  # type: ignore[arg-type]
+        again = differentiable([g for g in first if g is not None])
+        return gradients(again, inputs, [torch.ones_like(g) for g in again]) if again else [None for _ in first]
 
     try:
         got = twice(case.public(), tensors)
@@ -178,8 +219,9 @@ def second_derivative(kernel: Kernel, device: str) -> None:
         return
     reference = load(case.op.reference)
     wide = [t if t is None or not t.is_floating_point() else double(t) for t in tensors]
-    for triple in zip(got, twice(reference, tensors), twice(reference, wide), strict=True):
-        compare(*triple)  # type: ignore[arg-type]
+    for mine, theirs, true in zip(got, twice(reference, tensors), twice(reference, wide), strict=True):
+        if theirs is not None and true is not None:  # None: the op is linear in it
+            compare(mine, theirs, true)
 
 
 def deterministic(kernel: Kernel, device: str) -> None:
@@ -193,6 +235,22 @@ def deterministic(kernel: Kernel, device: str) -> None:
         seeds = random_like(first)
         equal(list(first), list(second), "two forwards")
         equal(gradients(first, tensors, seeds), gradients(second, tensors, seeds), "two backwards")
+
+
+def few_programs(kernel: Kernel, device: str) -> None:
+    """The contract where a persistent kernel has less programs than work: one multiprocessor, the most rows."""
+    with mock.patch.object(launch, "ASSUMED_PROCESSORS", 1):
+        launch.processors.cache_clear()
+        try:
+            for case in (largest(kernel), typical(kernel).replace(sizes=_most_rows(kernel))):
+                case.check(device)
+        finally:
+            launch.processors.cache_clear()
+
+
+def _most_rows(kernel: Kernel) -> dict[str, int]:
+    rows = next(iter(registry().op(kernel.op).sizes))
+    return {**typical(kernel).sizes, rows: 64 * largest(kernel).sizes[rows]}
 
 
 def no_host_sync(kernel: Kernel, device: str) -> None:
@@ -302,7 +360,9 @@ CHECKS: dict[str, Callable[[Kernel, str], None]] = {
         needs_input_grad,
         caller_memory_untouched,
         memory_leak,
-        stride_0_gradient,
+        gradient_layouts,
+        linear_in_dy,
+        few_programs,
         second_backward,
         second_derivative,
         deterministic,

@@ -81,7 +81,7 @@ class Case:
         differentiable = [t is not None and t.requires_grad for t in tensors]
         if not any(differentiable):
             differentiable = [t is not None and t.is_floating_point() for t in tensors]
-        out = [None if t is None else _lay_out(t.detach(), self.layout) for t in tensors]
+        out = [None if t is None else lay_out(t.detach(), self.layout) for t in tensors]
         for t, wanted in zip(out, differentiable, strict=True):
             if t is not None:
                 t.requires_grad_(wanted)
@@ -165,6 +165,12 @@ def option_values(kernel: Kernel) -> Iterator[tuple[str, Any]]:
                 yield name, value
 
 
+def largest(kernel: Kernel, dtype: str | None = None) -> Case:
+    """A case of the largest size in each dimension: wide rows may take other launches than narrow ones."""
+    sizes = {name: max(values) for name, values in registry().op(kernel.op).sizes.items()}
+    return Case(kernel=kernel, dtype=dtype or dtypes(kernel)[-1], sizes=sizes)
+
+
 def _all(kernel: Kernel) -> Iterator[Case]:
     op = registry().op(kernel.op)
     rows = next(iter(op.sizes), None)
@@ -172,18 +178,30 @@ def _all(kernel: Kernel) -> Iterator[Case]:
         for sizes in _sizes(op.sizes):
             yield Case(kernel=kernel, dtype=dtype, sizes=sizes)
         base = typical(kernel, dtype)
-        for variant in op.variants:
-            yield base.replace(variant=variant)
-        for layout in LAYOUTS:
-            yield base.replace(layout=layout)
-        for name in op.mixed if dtype != "float32" else ():
-            yield base.replace(mixed=name)
+        yield from (base.replace(variant=variant) for variant in op.variants)
+        yield from (base.replace(layout=layout) for layout in LAYOUTS)
+        yield from (base.replace(mixed=name) for name in op.mixed if dtype != "float32")
         if rows is not None:
-            for count in (1, 0):
-                yield base.replace(sizes={**base.sizes, rows: count})
+            yield from (base.replace(sizes={**base.sizes, rows: count}) for count in (1, 0))
     for dtype in dict.fromkeys((dtypes(kernel)[0], dtypes(kernel)[-1])):
         for name, value in option_values(kernel):
             yield typical(kernel, dtype).replace(options={name: value})
+    yield from _together(kernel, rows)
+
+
+def _together(kernel: Kernel, rows: str | None) -> Iterator[Case]:
+    """In one dtype: what goes wrong only together, at the largest size or in the typical one."""
+    op, dtype = registry().op(kernel.op), dtypes(kernel)[-1]
+    big, base = largest(kernel, dtype), typical(kernel, dtype)
+    chosen = [{name: value} for name, value in option_values(kernel)]
+    yield big
+    yield from (big.replace(options=option) for option in chosen)
+    yield from (base.replace(options=option, mixed=name) for option in chosen for name in op.mixed)
+    for variant in op.variants:
+        yield big.replace(variant=variant)
+        yield from (base.replace(variant=variant, layout=layout) for layout in LAYOUTS)
+        if rows is not None:
+            yield base.replace(variant=variant, sizes={**base.sizes, rows: 0})
 
 
 def any_case(kernel: Kernel) -> SearchStrategy[Case]:
@@ -220,7 +238,7 @@ def _sizes(sizes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
         yield dict(zip(sizes, combination, strict=True))
 
 
-def _lay_out(t: torch.Tensor, layout: str) -> torch.Tensor:
+def lay_out(t: torch.Tensor, layout: str) -> torch.Tensor:
     """The same values in other memory: with gaps between rows, dimensions reversed, or a start that is not aligned."""
     if not layout or t.dim() == 0:
         return t

@@ -34,6 +34,7 @@ import torch
 
 from liger.errors import ContractViolation
 from liger.testing.compare import Errors, check_layout, compare
+from liger.testing.memory import poisoned
 from liger.testing.observe import strict
 
 Inputs = Sequence[torch.Tensor | None]
@@ -87,8 +88,11 @@ def assert_contract(
     for index in range(1, _sample_count(inputs, samples[0][0])):
         samples.append(_sample(reference, *_neighbour(index, inputs, options, seeds)))
     if callable(actual):
-        with strict(*inputs, *seeds, waits=waits):
-            got = evaluate(actual, inputs, options, seeds)
+        with poisoned() as place:
+            mine = [None if t is None else place(t) for t in inputs]
+            dy = [place(seed) for seed in seeds]
+            with strict(*mine, *dy, waits=waits):
+                got = evaluate(actual, mine, options, dy)
     else:
         got = Results((actual,) if isinstance(actual, torch.Tensor) else tuple(actual), {})
     errors: dict[str, Errors] = {}
@@ -125,13 +129,13 @@ def evaluate(
 
 
 def random_like(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """One normal random output gradient per output, always the same for the same shapes; 2 for a scalar.
+    """One normal random output gradient per output, always the same for the same shapes; -2 for a scalar.
 
     A scalar is a loss. Its gradients may be made in the forward and scaled in the backward, which rounds twice unless
     the factor is a power of two; in training it is 1.
     """
     generator = torch.Generator().manual_seed(1234)
-    seeds = [torch.randn(o.shape, generator=generator) if o.dim() else torch.tensor(2.0) for o in outputs]
+    seeds = [torch.randn(tuple(o.shape), generator=generator) if o.dim() else torch.tensor(-2.0) for o in outputs]
     return [seed.to(o.device, o.dtype) for seed, o in zip(seeds, outputs, strict=True)]
 
 

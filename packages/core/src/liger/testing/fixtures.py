@@ -39,7 +39,7 @@ def session_seed() -> int:
 
 
 @pytest.fixture
-def strict() -> Callable[..., AbstractContextManager[None]]:
+def strict() -> Callable[..., AbstractContextManager[Callable[[torch.Tensor], torch.Tensor]]]:
     """``with strict(x, dy): ...`` fails on writes into these tensors, reads of memory nobody wrote, and waiting."""
     from liger.testing.observe import strict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,38 +13,52 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from liger.errors import ContractViolation
 
 GUARD = 1024  # bytes on either side; a multiple of every alignment kernels rely on
-PATTERN = 0xA5
+PATTERN = 0xFF  # NaN in every floating dtype, so that what is read there cannot pass for 0
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 _FILLED = ("zeros", "zeros_like", "new_zeros", "full", "full_like", "new_full", "ones", "ones_like", "new_ones")
+
+
+def extent(t: torch.Tensor) -> int:
+    """Elements from the first to the last one in memory, gaps included."""
+    return sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1 if t.numel() else 0
 
 
 class _Guarded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Puts every tensor that Python allocates between two guard bands, and NaN into those nobody initialised."""
 
-    active = False
+    active: ClassVar[_Guarded | None] = None
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.buffers: list[tuple[torch.Tensor, torch.Tensor, str]] = []
+        self.placing = False  # the mode is on while it allocates for ``place``
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func.__name__.partition(".")[0] if func.namespace == "aten" else ""
-        if name not in _EMPTY + _FILLED or type(out) is not torch.Tensor or out.device.type == "meta":
+        if self.placing or name not in _EMPTY + _FILLED or type(out) is not torch.Tensor or out.device.type == "meta":
             return out
         guarded = self._guard(out, name)
-        return _poison(guarded) if name in _EMPTY else guarded.copy_(out)
+        return guarded if name in _EMPTY else guarded.copy_(out)  # the bands' pattern is the poison too
 
-    def _guard(self, like: torch.Tensor, name: str) -> torch.Tensor:
-        extent = sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True)) + 1 if like.numel() else 0
-        size = extent * like.element_size()
+    def place(self, t: torch.Tensor) -> torch.Tensor:
+        """A copy of ``t`` between guard bands: equal strides and alignment, and what lies between its elements."""
+        self.placing = True
+        copy = self._guard(t.detach(), "copy of an input", t.data_ptr() % 16)
+        self.placing = False
+        flat = (extent(t),), (1,)
+        copy.as_strided(*flat).copy_(t.detach().as_strided(*flat))
+        return copy.requires_grad_(t.requires_grad)
+
+    def _guard(self, like: torch.Tensor, name: str, shift: int = 0) -> torch.Tensor:
+        size, start = extent(like) * like.element_size(), GUARD + shift
         padded = -(-size // GUARD) * GUARD  # the band begins right behind the payload, rounding only enlarges it
-        buffer = torch.full((2 * GUARD + padded,), PATTERN, dtype=torch.uint8, device=like.device)
+        buffer = torch.full((start + padded + GUARD,), PATTERN, dtype=torch.uint8, device=like.device)
         payload = torch.empty(0, dtype=like.dtype, device=like.device)
-        payload.set_(buffer.untyped_storage(), GUARD // like.element_size(), like.shape, like.stride())
-        self.buffers.append((buffer[:GUARD], buffer[GUARD + size :], f"{name} {like.dtype} {tuple(like.shape)}"))
+        payload.set_(buffer.untyped_storage(), start // like.element_size(), like.shape, like.stride())
+        self.buffers.append((buffer[:start], buffer[start + size :], f"{name} {like.dtype} {tuple(like.shape)}"))
         return payload
 
     def check(self) -> None:
@@ -64,33 +78,26 @@ class _Guarded(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def poisoned() -> Iterator[None]:
-    """Inside the block, ``torch.empty`` and its relatives return NaN between guard bands.
+def poisoned() -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """Inside the block, ``torch.empty`` and its relatives return NaN between guard bands, which are NaN too.
 
-    A kernel that reads what it did not write gives NaN; one that writes outside its allocation changes a band, and
-    leaving the block raises. Backwards run inside the block are covered too. Integers are filled with 0xA5 bytes.
-    Inside another such block this one does nothing.
+    A kernel that reads what it did not write, or beyond its memory, gives NaN; one that writes outside its allocation
+    changes a band, and leaving the block raises. Backwards run inside the block are covered too. In integers all bits
+    are 1. The block yields a function that copies a tensor, an input say, between such bands.
 
     Raises:
         ContractViolation: on leaving, naming the allocation and the distance.
     """
     if _Guarded.active:
-        yield
+        yield _Guarded.active.place
         return
-    mode = _Guarded()
-    _Guarded.active = True
+    mode = _Guarded.active = _Guarded()
     try:
         with mode:
-            yield
+            yield mode.place
     finally:
-        _Guarded.active = False
+        _Guarded.active = None
     mode.check()
-
-
-def _poison(t: torch.Tensor) -> torch.Tensor:
-    if t.dtype.is_floating_point or t.dtype.is_complex:
-        t.fill_(float("nan"))
-    return t  # integers keep the pattern
 
 
 @contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -74,9 +77,11 @@ def _hooked(counts: Counter[str]) -> Iterator[None]:
 _SYNCHRONISING = frozenset(
     (
         "_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "_unique2", "unique_dim",
-        "unique_consecutive", "item", "bincount", "repeat_interleave",
+        "unique_consecutive", "item", "bincount", "repeat_interleave", "allclose",
     )
 )  # fmt: skip
+_INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
+_TO_HOST = ("tolist", "numpy", "cpu", "item", "__array__")  # methods that call no operation on a CPU tensor
 
 
 class _Syncs(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -85,26 +90,40 @@ class _Syncs(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         name = func.__name__.partition(".")[0]
-        if func.namespace == "aten" and (name in _SYNCHRONISING or _copies_to_host(name, args, kwargs)):
+        masked = name in _INDEXING and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
+        if func.namespace == "aten" and (name in _SYNCHRONISING or masked or _copies_to_host(name, args, kwargs)):
             raise ContractViolation(f"aten.{func.__name__} makes the host wait for the device")
         return func(*args, **kwargs)
 
 
 def _copies_to_host(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def far(t: torch.Tensor) -> bool:
+        return t.device.type not in ("cpu", "meta")
+
     device = kwargs.get("device")
-    return (
-        name == "_to_copy"
-        and device is not None
-        and torch.device(device).type == "cpu"
-        and args[0].device.type not in ("cpu", "meta")
-    )
+    if name == "_to_copy":
+        return device is not None and torch.device(device).type == "cpu" and far(args[0])
+    return name == "copy_" and args[0].device.type == "cpu" and far(args[1])
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    original = getattr(torch.Tensor, name)
+
+    @functools.wraps(original)
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        caller = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+        if caller not in ("torch", "triton"):  # triton's interpreter calls them on its own behalf
+            raise ContractViolation(f"Tensor.{name} makes the host wait for the device")
+        return original(self, *args, **kwargs)
+
+    return method
 
 
 @contextmanager
 def no_sync() -> Iterator[None]:
-    """Raise on what makes the host wait for the device inside the block: ``.item()``, ``nonzero``, copies to the host.
+    """Raise on what makes the host wait for the device inside the block: ``.item()``, masks as indices, ``.cpu()``, ...
 
-    Checked by the operations called, so a CPU run finds it too; on CUDA torch's own check is on as well.
+    Checked by what is called, so a CPU run finds it too; on CUDA torch's own check is on as well.
 
     Raises:
         ContractViolation: at the call, so that the traceback shows it.
@@ -113,8 +132,9 @@ def no_sync() -> Iterator[None]:
     mode = torch.cuda.get_sync_debug_mode() if cuda else 0
     if cuda:
         torch.cuda.set_sync_debug_mode("error")
+    methods: dict[str, Any] = {name: _refused(name) for name in _TO_HOST}
     try:
-        with _Syncs():  # type: ignore[no-untyped-call]
+        with mock.patch.multiple(torch.Tensor, **methods), _Syncs():  # type: ignore[no-untyped-call]
             yield
     finally:
         if cuda:
@@ -122,16 +142,16 @@ def no_sync() -> Iterator[None]:
 
 
 @contextmanager
-def strict(*tensors: torch.Tensor | None, waits: bool = False) -> Iterator[None]:
+def strict(*tensors: torch.Tensor | None, waits: bool = False) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
     """What no op may do, all in one: write into ``tensors``, read memory nobody wrote, write outside it, wait.
 
-    ``waits`` allows the last.
+    ``waits`` allows the last. The block yields what ``poisoned`` yields.
 
     Raises:
         ContractViolation: as ``no_writes``, ``poisoned`` and ``no_sync`` do.
     """
-    with no_writes(*tensors), poisoned(), nullcontext() if waits else no_sync():
-        yield
+    with no_writes(*tensors), poisoned() as place, nullcontext() if waits else no_sync():
+        yield place
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
