@@ -15,7 +15,7 @@ from liger.testing.cases import Case, any_case, dtypes, make_cases, option_value
 from liger.testing.compare import compare
 from liger.testing.compiled import check_compile, run, same_bits
 from liger.testing.compiled import opcheck as check_library_ops
-from liger.testing.contract import random_like
+from liger.testing.contract import Inputs, flat, random_like, wide
 from liger.testing.fixtures import session_seed
 from liger.testing.memory import alive, allocated, no_writes
 from liger.testing.observe import count_ops, launches, no_sync
@@ -36,11 +36,6 @@ def prepare(case: Case, device: str) -> tuple[Tensors, Callable[[], list[torch.T
     return tensors, lambda: flat(fn(*tensors, **options))
 
 
-def flat(made: Any) -> list[torch.Tensor]:
-    """Outputs as a list, without those that are None."""
-    return [made] if isinstance(made, torch.Tensor) else [o for o in made if o is not None]
-
-
 def gradients(outputs: list[torch.Tensor], tensors: Tensors, seeds: list[torch.Tensor], **kwargs: Any) -> Tensors:
     """Gradients of the tensors that require one."""
     wanted = [t for t in tensors if t is not None and t.requires_grad]
@@ -48,7 +43,7 @@ def gradients(outputs: list[torch.Tensor], tensors: Tensors, seeds: list[torch.T
     return list(torch.autograd.grad([o for o, _ in roots], wanted, [s for _, s in roots], allow_unused=True, **kwargs))
 
 
-def equal(a: Tensors, b: Tensors, what: str) -> None:
+def equal(a: Inputs, b: Inputs, what: str) -> None:
     """Raise unless both lists hold the same bits."""
     for position, (left, right) in enumerate(zip(a, b, strict=True)):
         if (left is None) != (right is None) or (left is not None and right is not None and not same_bits(left, right)):
@@ -177,8 +172,8 @@ def second_derivative(kernel: Kernel, device: str) -> None:
             raise
         return
     reference = load(case.op.reference)
-    wide = [t if t is None or not t.is_floating_point() else double(t) for t in tensors]
-    for triple in zip(got, twice(reference, tensors), twice(reference, wide), strict=True):
+    truth = twice(reference, [wide(t) for t in tensors])
+    for triple in zip(got, twice(reference, tensors), truth, strict=True):
         compare(*triple)  # type: ignore[arg-type]
 
 
@@ -191,7 +186,7 @@ def deterministic(kernel: Kernel, device: str) -> None:
         tensors, forward = prepare(case.replace(sizes={**case.sizes, **rows}), device)
         first, second = forward(), forward()
         seeds = random_like(first)
-        equal(list(first), list(second), "two forwards")
+        equal(first, second, "two forwards")
         equal(gradients(first, tensors, seeds), gradients(second, tensors, seeds), "two backwards")
 
 
@@ -218,11 +213,6 @@ def gradcheck(kernel: Kernel, device: str) -> None:
 
         if all(bool(o.isfinite().all()) for o in outputs(*inputs)):  # 0 / 0, if every row is ignored, has no slope
             torch.autograd.gradcheck(outputs, inputs, fast_mode=True)  # type: ignore[arg-type]
-
-
-def double(t: torch.Tensor) -> torch.Tensor:
-    """The same values in float64, as a leaf."""
-    return t.detach().double().requires_grad_(t.requires_grad)
 
 
 def _of_size_one(t: torch.Tensor) -> torch.Tensor:

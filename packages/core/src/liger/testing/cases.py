@@ -53,6 +53,11 @@ class Case:
         return registry().op(self.kernel.op)
 
     @property
+    def reduction(self) -> int | None:
+        """Terms summed into one output element; None if the op sums nothing."""
+        return self.sizes.get(self.op.reduction) if self.op.reduction else None
+
+    @property
     def id(self) -> str:
         """Readable and unique among an op's cases: ``bfloat16-R3-H511-cast=gemma``."""
         sizes = [f"{name}{value}" for name, value in self.sizes.items()]
@@ -101,9 +106,8 @@ class Case:
         from liger.testing.contract import assert_contract
 
         tensors, options = self.make(device)
-        reduction = self.sizes.get(self.op.reduction) if self.op.reduction else None
         waits = any(self.op.options[name].waits for name in self.options)
-        assert_contract(self.public(), load(self.op.reference), tensors, options, reduction=reduction, waits=waits)
+        assert_contract(self.public(), load(self.op.reference), tensors, options, reduction=self.reduction, waits=waits)
 
 
 def find(kernel: str | Kernel) -> Kernel:

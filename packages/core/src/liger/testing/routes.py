@@ -19,11 +19,11 @@ from liger.declare import Kernel, load
 from liger.errors import KernelUnavailable
 from liger.plugins import GROUP
 from liger.registry import registry
-from liger.testing.behaviour import equal, fail, flat
+from liger.testing.behaviour import equal, fail
 from liger.testing.cases import Case, dtypes, option_values, typical
 from liger.testing.compare import check_layout
 from liger.testing.compiled import run
-from liger.testing.contract import Results, assert_contract, evaluate, random_like
+from liger.testing.contract import Results, assert_contract, evaluate
 from liger.testing.observe import count_ops
 
 
@@ -60,7 +60,7 @@ def omitted_arguments(kernel: Kernel, device: str) -> None:
             in_full = run(fn, tensors, explicit)
         if short != long:
             fail(f"without options {dict(short)} served, with all defaults {dict(long)}")
-        equal(list(left_out), list(in_full), "arguments left out against explicit defaults")
+        equal(left_out, in_full, "arguments left out against explicit defaults")
 
 
 def parity(kernel: Kernel, device: str) -> None:
@@ -80,8 +80,7 @@ def parity(kernel: Kernel, device: str) -> None:
 
 def _results(case: Case, device: str) -> tuple[list[torch.Tensor | None], Results]:
     tensors, options = case.make(device)
-    fn = case.public()
-    return tensors, evaluate(fn, tensors, options, random_like(flat(fn(*tensors, **options))))
+    return tensors, evaluate(case.public(), tensors, options)
 
 
 def _serves(case: Case, device: str) -> bool:
@@ -158,8 +157,7 @@ def _served_by_another(case: Case, device: str) -> None:
         public(*tensors, **options)
     if counts[kernel.op, kernel.name] or sum(counts.values()) != 1:
         fail(f"{case.id}: expected one call of another kernel, counted {dict(counts)}")
-    reduction = case.sizes.get(case.op.reduction) if case.op.reduction else None
-    assert_contract(public, load(case.op.reference), tensors, options, reduction=reduction)
+    assert_contract(public, load(case.op.reference), tensors, options, reduction=case.reduction)
 
 
 # -- Disabled, not importable ------------------------------------------------------------------------------------------
@@ -192,13 +190,12 @@ IMPORTS = """
 import importlib, sys
 for name in {order!r}:
     importlib.import_module(name)
+from liger.declare import load
 from liger.testing.cases import find, typical
 from liger.testing.compiled import run
-from liger.registry import registry
 case = typical(find({kernel!r}), "float32")
 tensors, options = case.make("cpu")
-fn = importlib.import_module("liger.dispatch").load(case.op.public)
-print([float(t.double().sum()) for t in run(fn, tensors, options)])
+print([float(t.double().sum()) for t in run(load(case.op.public), tensors, options)])
 """
 
 
