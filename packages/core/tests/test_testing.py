@@ -27,7 +27,7 @@ from liger.testing import (  # noqa: E402
 )
 from liger.testing.cases import find  # noqa: E402
 from liger.testing.compare import compare, ulp  # noqa: E402
-from liger.testing.kernels import _checks  # noqa: E402
+from liger.testing.kernels import make_checks  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("planted")
 
@@ -48,7 +48,7 @@ def test_right_kernel_passes_with_many_elements(few_elements: None) -> None:
 
 @pytest.mark.parametrize(("fault", "gate"), plugin.FAULTS.items())
 def test_fault_is_found(fault: str, gate: str, few_elements: None) -> None:
-    chosen = [check for check in _checks(find(f"scaled_{fault}/{fault}")) if check.name.startswith(gate)]
+    chosen = [check for check in make_checks(find(f"scaled_{fault}/{fault}")) if check.name.startswith(gate)]
     assert chosen, f"no check is called {gate}"
     found = 0
     for check in chosen:
