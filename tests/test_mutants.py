@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import mutants  # noqa: E402  (tools/ is no package)
+from first_failure import main  # noqa: E402
+from liger.testing import Check  # noqa: E402
 
 MUTATIONS = mutants.load()
 every_mutation = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
@@ -58,19 +60,40 @@ def test_a_result_counts_only_for_the_fault_it_was_made_with() -> None:
 OUTPUTS = {
     "checks": "contract-R1\nfailed contract-R1: ContractViolation: too large",
     "tests": "FAILED packages/a/tests/test_a.py::test_x[per row] - assert 1 == 2",
-    "compile gate": "  _backward BLOCK=8: 255 registers; spills 8 bytes\nrms_norm/triton sm90 1 launches",
 }
 FOUND = {
     "checks": ("contract-R1", "ContractViolation: too large"),
     "tests": ("test_x[per row]", "assert 1 == 2"),
-    "compile gate": ("_backward", "spills 8 bytes"),
+    "compile gate": ("_backward", "BLOCK=8 [float32]: spilled 8 exceeds 0, R4"),
 }
 
 
-def test_each_gate_names_what_failed() -> None:
+def test_each_gate_names_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("triton", reason="the compile gate needs triton")
+    from compile_gate import Result, show
+    from compile_limits import Launch
+
+    launch = Launch("rms_norm/triton", "_backward", "sm90", "BLOCK=8 [float32]", "R4", 255, 8, 0, 0, 128, 1.0)
+    show(Result("rms_norm/triton", "sm90", [launch]), [], everything=False)
+    outputs = {**OUTPUTS, "compile gate": capsys.readouterr().out}
     for gate in mutants.gates(replace(MUTATIONS[0], gpus=0, compile_gate=True)):
-        match = re.search(gate.found, OUTPUTS[gate.name], re.MULTILINE)
+        match = re.search(gate.found, outputs[gate.name], re.MULTILINE)
         assert match and match.groups() == FOUND[gate.name]
+
+
+def test_checks_that_this_machine_cannot_run_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(device: str) -> None:
+        raise ValueError("off by 1")
+
+    def first_failure(*checks: Check) -> tuple[int, str]:
+        monkeypatch.setattr("liger.testing.kernels.make_checks", lambda kernel: checks)
+        return main("rms_norm/triton", "cpu"), capsys.readouterr().out
+
+    fine, elsewhere, bad = Check("fine", str), Check("elsewhere", fail, gpus=99), Check("bad", fail)
+    assert first_failure(fine, elsewhere) == (0, "")
+    assert first_failure(fine, bad, fine) == (1, "failed bad: ValueError: off by 1\n")
 
 
 def test_a_fault_is_planted_where_gates_import_from_and_taken_out_again(tmp_path: Path) -> None:

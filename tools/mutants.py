@@ -202,7 +202,7 @@ def gates(mutation: Mutation) -> list[Gate]:
         found.append(Gate("tests", pytest, r"^(?:FAILED|ERROR) \S+?\.py(?:::)?(.*?)(?: - (.*))?$", not gpu))
     if mutation.compile_gate:
         command = ("tools/compile_gate.py", "--kernels", mutation.kernel, "--targets", "sm90")
-        found.append(Gate("compile gate", command, r"^  (\w+) .*; (.*)$", False))
+        found.append(Gate("compile gate", command, r"^  FAULT (\S+) (.*)$", False))
     return found
 
 
