@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -132,26 +132,3 @@ def strict(*tensors: torch.Tensor | None, waits: bool = False) -> Iterator[None]
     """
     with no_writes(*tensors), poisoned(), nullcontext() if waits else no_sync():
         yield
-
-
-class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers the largest new tensor, in elements."""
-
-    largest = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        known = {t.untyped_storage().data_ptr() for t in args if isinstance(t, torch.Tensor)}
-        for t in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() not in known:
-                self.largest = max(self.largest, t.numel())
-        return out
-
-
-@contextmanager
-def largest_allocation() -> Iterator[Callable[[], int]]:
-    """Elements of the largest tensor made in the block: ``with largest_allocation() as largest: ...; largest()``."""
-    with _Allocations() as mode:  # type: ignore[no-untyped-call]
-        yield lambda: mode.largest
