@@ -36,18 +36,12 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from compile_limits import Budget, Launch, read_budgets, unneeded
+from compile_limits import TARGETS, Budget, Launch, Target, read_budgets, unneeded
 from liger.declare import Kernel
 from liger.registry import registry
 from liger.testing.cases import Case, option_values
 from liger.testing.contract import flat
 
-TARGETS = {
-    "sm80": GPUTarget("cuda", 80, 32),
-    "sm90": GPUTarget("cuda", 90, 32),
-    "sm100": GPUTarget("cuda", 100, 32),
-    "gfx942": GPUTarget("hip", "gfx942", 64),
-}
 ROWS = 2048  # more than there are programs at a time on any GPU
 DTYPES = ("bfloat16", "float32")
 ALLOWED_SECONDS = 180  # for everything, on two cores
@@ -80,8 +74,8 @@ class _NoGpu:
 
     utils = SimpleNamespace(get_device_properties=lambda _: {"max_shared_mem": 1 << 30, "multiprocessor_count": 132})
 
-    def __init__(self, target: GPUTarget) -> None:
-        self.target = target
+    def __init__(self, target: Target) -> None:
+        self.target = GPUTarget(target.backend, target.arch, target.warp_size)
         self.device = f"dry:{next(_devices)}"  # triton keeps what it compiled by device: start with nothing
 
     def get_current_target(self) -> GPUTarget:
