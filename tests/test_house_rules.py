@@ -175,6 +175,13 @@ def test_kernels_say_what_they_are():
         assert reference.__doc__, f"the reference of {op.name} has no docstring"
 
 
+def test_every_check_is_documented():
+    from liger.testing import behaviour, gpu, profile, routes
+
+    text = (ROOT / "docs" / "add-a-kernel.md").read_text(encoding="utf-8")
+    assert not [n for module in (behaviour, gpu, profile, routes) for n in module.CHECKS if f"`{n}`" not in text]
+
+
 def test_the_map_in_the_readme_is_the_tree():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     named = {pattern.rstrip("/") for pattern in re.findall(r"`((?:packages|docs|tests|benchmarks)/[\w*/.-]*)`", text)}
