@@ -259,11 +259,8 @@ def _row(mutation: Mutation, result: Result | None) -> str:
     needs = f"{mutation.gpus} GPU" if mutation.gpus else "CPU"
     outcome = ["not run yet", needs, ""]
     if result:
-        outcome = [
-            f"{result.gate}: `{result.check}`" if result.gate else "**nothing**",
-            result.where,
-            f"{result.seconds}",
-        ]
+        caught = f"{result.gate}: `{result.check}`" if result.gate else "**nothing**"
+        outcome = [caught, result.where, f"{result.seconds}"]
     cells = [mutation.kernel, mutation.name, mutation.kind, *outcome]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -281,11 +278,8 @@ def choose(mutations: Sequence[Mutation], options: argparse.Namespace, gpus: int
     for given, known in ((options.only, {m.name for m in mutations}), (options.kernel, {m.kernel for m in mutations})):
         if unknown := set(given) - known:
             raise SystemExit(f"no mutation has {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
-    asked = [
-        m
-        for m in mutations
-        if (not options.only or m.name in options.only) and (not options.kernel or m.kernel in options.kernel)
-    ]
+    asked = [m for m in mutations if not options.only or m.name in options.only]
+    asked = [m for m in asked if not options.kernel or m.kernel in options.kernel]
     here = [m for m in asked if m.gpus <= gpus and bool(m.gpus) == options.gpu]
     for m in asked:
         if m not in here:
@@ -327,9 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--kernel", nargs="+", default=[], metavar="ID")
     parser.add_argument("--gpu", action="store_true", help="run those that need a GPU, and no others")
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="how many at a time, one per core by default"
-    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time; one per core by default")
     options = parser.parse_args(arguments)
     mutations = load()
     gpus, where = devices() if options.gpu else (0, "CPU")
