@@ -15,6 +15,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 import mutants  # noqa: E402  (tools/ is no package)
 from first_failure import main  # noqa: E402
 from liger.testing import Check  # noqa: E402
+from liger.testing.cases import find  # noqa: E402
+from liger.testing.kernels import make_checks  # noqa: E402
 
 MUTATIONS = mutants.load()
 every_mutation = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
@@ -47,6 +49,14 @@ def test_a_fault_that_a_cpu_shows_was_caught(mutation: mutants.Mutation) -> None
     result = mutants.current(MUTATIONS, mutants.committed()).get(mutation.name)
     assert mutation.gpus or result, f"not run since it changed: nox -s mutants -- --only {mutation.name}"
     assert result is None or result.gate, "no gate caught it"
+
+
+@pytest.mark.parametrize("kernel", sorted({m.kernel for m in MUTATIONS}))
+def test_checks_that_caught_a_fault_still_exist(kernel: str) -> None:
+    there = {check.name for check in make_checks(find(kernel))} | {"timeout"}
+    results = mutants.current([m for m in MUTATIONS if m.kernel == kernel], mutants.committed())
+    gone = {name: r.check for name, r in results.items() if r.gate == "checks" and r.check not in there}
+    assert not gone, f"renamed or gone since: nox -s mutants -- --only {' '.join(gone)}"
 
 
 def test_a_result_counts_only_for_the_fault_it_was_made_with() -> None:
