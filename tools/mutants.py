@@ -145,14 +145,14 @@ class Copy:
 
     def environment(self, interpret: bool, gpu: bool) -> dict[str, str]:
         """Of a gate that imports our packages from here."""
-        sources = [self.folder / p.source.relative_to(ROOT) for p in packages().values()]
-        path = [str(p) for p in (self.folder / "metadata", *sources)]
+        sources = [p.source.relative_to(ROOT) for p in packages().values()]
+        path = [str(self.folder / p) for p in (Path("metadata"), *sources)]
         kept = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "LIGER_TEST_SEED")}
         path += [kept["PYTHONPATH"]] if "PYTHONPATH" in kept else []
         fixed = {"OMP_NUM_THREADS": "1", "TRITON_DEFAULT_FP_FUSION": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "300"}
         device = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
-        mode = {"TRITON_INTERPRET": "1"} if interpret else {}
-        return {**kept, **fixed, **device, **mode, "PYTHONPATH": os.pathsep.join(path)}
+        device |= {"TRITON_INTERPRET": "1"} if interpret else {}
+        return {**kept, **fixed, **device, "PYTHONPATH": os.pathsep.join(path)}
 
 
 # -- Gates -------------------------------------------------------------------------------------------------------------
@@ -256,8 +256,7 @@ def table(mutations: Sequence[Mutation], results: Mapping[str, Result]) -> str:
 
 
 def _row(mutation: Mutation, result: Result | None) -> str:
-    needs = f"{mutation.gpus} GPU" if mutation.gpus else "CPU"
-    outcome = ["not run yet", needs, ""]
+    outcome = ["not run yet", f"{mutation.gpus} GPU" if mutation.gpus else "CPU", ""]
     if result:
         caught = f"{result.gate}: `{result.check}`" if result.gate else "**nothing**"
         outcome = [caught, result.where, f"{result.seconds}"]
