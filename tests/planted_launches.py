@@ -9,8 +9,7 @@ import triton
 import triton.language as tl
 
 import liger
-from liger import Kernel, Needs, Op
-from liger.declare import Profile
+from liger import Kernel, Needs, Op, Profile
 
 SIZES = {"R": 4, "H": 32768}
 

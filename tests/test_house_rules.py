@@ -21,6 +21,7 @@ PACKAGES = packages()
 HEAVY = ("torch", "triton", "transformers")
 ALIASES = {"core": "liger", "compat": "liger_kernel"}  # the two whose import name is not their own
 every_package = pytest.mark.parametrize("package", PACKAGES.values(), ids=PACKAGES)
+TOOLS = sorted((ROOT / "tools").glob("*.py"))
 SOURCES = sorted(file for package in PACKAGES.values() for file in package.source.rglob("*.py"))
 
 
@@ -104,7 +105,7 @@ def test_what_is_imported_is_declared(package: Package):
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_only_kernel_files_import_triton(file: Path):
-    tools = "testing" in file.parts  # interpreter and compile gate of liger.testing drive triton itself
+    tools = "testing" in file.parts  # its interpreter and its launch counter drive triton itself
     assert "triton" not in imports(file) or re.fullmatch(r"_\w+_triton\.py", file.name) or tools
 
 
@@ -175,6 +176,13 @@ def test_kernels_say_what_they_are():
         assert reference.__doc__, f"the reference of {op.name} has no docstring"
 
 
+def test_every_check_is_documented():
+    from liger.testing import behaviour, gpu, profile, routes
+
+    text = (ROOT / "docs" / "add-a-kernel.md").read_text(encoding="utf-8")
+    assert not [n for module in (behaviour, gpu, profile, routes) for n in module.CHECKS if f"`{n}`" not in text]
+
+
 def test_the_map_in_the_readme_is_the_tree():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     named = {pattern.rstrip("/") for pattern in re.findall(r"`((?:packages|docs|tests|benchmarks)/[\w*/.-]*)`", text)}
@@ -202,7 +210,7 @@ def body_lines(node: ast.FunctionDef) -> int:
     return sum(n.end_lineno - n.lineno + 1 for n in rest if n not in inner)
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize("file", [*SOURCES, *TOOLS], ids=lambda file: str(file.relative_to(ROOT)))
 def test_files_and_functions_are_short(file: Path):
     text = file.read_text(encoding="utf-8")
     if not file.as_posix().endswith(tuple(LISTS)):

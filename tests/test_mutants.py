@@ -13,6 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import mutants  # noqa: E402  (tools/ is no package)
+from first_failure import main  # noqa: E402
+from liger.testing import Check  # noqa: E402
+from liger.testing.cases import find  # noqa: E402
+from liger.testing.kernels import make_checks  # noqa: E402
 
 MUTATIONS = mutants.load()
 every_mutation = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
@@ -47,6 +51,14 @@ def test_a_fault_that_a_cpu_shows_was_caught(mutation: mutants.Mutation) -> None
     assert result is None or result.gate, "no gate caught it"
 
 
+@pytest.mark.parametrize("kernel", sorted({m.kernel for m in MUTATIONS}))
+def test_checks_that_caught_a_fault_still_exist(kernel: str) -> None:
+    there = {check.name for check in make_checks(find(kernel))} | {"timeout"}
+    results = mutants.current([m for m in MUTATIONS if m.kernel == kernel], mutants.committed())
+    gone = {name: r.check for name, r in results.items() if r.gate == "checks" and r.check not in there}
+    assert not gone, f"renamed or gone since: nox -s mutants -- --only {' '.join(gone)}"
+
+
 def test_a_result_counts_only_for_the_fault_it_was_made_with() -> None:
     fault = MUTATIONS[0]
     result = mutants.Result(fault.plant, "checks", "contract", "", "CPU", 1)
@@ -58,19 +70,40 @@ def test_a_result_counts_only_for_the_fault_it_was_made_with() -> None:
 OUTPUTS = {
     "checks": "contract-R1\nfailed contract-R1: ContractViolation: too large",
     "tests": "FAILED packages/a/tests/test_a.py::test_x[per row] - assert 1 == 2",
-    "compile gate": "  _backward BLOCK=8: 255 registers; spills 8 bytes\nrms_norm/triton sm90 1 launches",
 }
 FOUND = {
     "checks": ("contract-R1", "ContractViolation: too large"),
     "tests": ("test_x[per row]", "assert 1 == 2"),
-    "compile gate": ("_backward", "spills 8 bytes"),
+    "compile gate": ("_backward", "BLOCK=8 [float32]: spilled 8 exceeds 0, R4"),
 }
 
 
-def test_each_gate_names_what_failed() -> None:
+def test_each_gate_names_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("triton", reason="the compile gate needs triton")
+    from compile_gate import Result, show
+    from compile_limits import Launch
+
+    launch = Launch("rms_norm/triton", "_backward", "sm90", "BLOCK=8 [float32]", "R4", 255, 8, 0, 0, 128, 1.0)
+    show(Result("rms_norm/triton", "sm90", [launch]), [], everything=False)
+    outputs = {**OUTPUTS, "compile gate": capsys.readouterr().out}
     for gate in mutants.gates(replace(MUTATIONS[0], gpus=0, compile_gate=True)):
-        match = re.search(gate.found, OUTPUTS[gate.name], re.MULTILINE)
+        match = re.search(gate.found, outputs[gate.name], re.MULTILINE)
         assert match and match.groups() == FOUND[gate.name]
+
+
+def test_checks_that_this_machine_cannot_run_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(device: str) -> None:
+        raise ValueError("off by 1")
+
+    def first_failure(*checks: Check) -> tuple[int, str]:
+        monkeypatch.setattr("liger.testing.kernels.make_checks", lambda kernel: checks)
+        return main("rms_norm/triton", "cpu"), capsys.readouterr().out
+
+    fine, elsewhere, bad = Check("fine", str), Check("elsewhere", fail, gpus=99), Check("bad", fail)
+    assert first_failure(fine, elsewhere) == (0, "")
+    assert first_failure(fine, bad, fine) == (1, "failed bad: ValueError: off by 1\n")
 
 
 def test_a_fault_is_planted_where_gates_import_from_and_taken_out_again(tmp_path: Path) -> None:

@@ -32,22 +32,16 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as at a launch; triton
 
 import torch
 import triton
-from torch.overrides import TorchFunctionMode
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from compile_limits import Budget, Launch, read_budgets, unneeded
+from compile_limits import TARGETS, Budget, Launch, Target, read_budgets, unneeded
 from liger.declare import Kernel
 from liger.registry import registry
 from liger.testing.cases import Case, option_values
+from liger.testing.contract import flat
 
-TARGETS = {
-    "sm80": GPUTarget("cuda", 80, 32),
-    "sm90": GPUTarget("cuda", 90, 32),
-    "sm100": GPUTarget("cuda", 100, 32),
-    "gfx942": GPUTarget("hip", "gfx942", 64),
-}
 ROWS = 2048  # more than there are programs at a time on any GPU
 DTYPES = ("bfloat16", "float32")
 ALLOWED_SECONDS = 180  # for everything, on two cores
@@ -80,8 +74,8 @@ class _NoGpu:
 
     utils = SimpleNamespace(get_device_properties=lambda _: {"max_shared_mem": 1 << 30, "multiprocessor_count": 132})
 
-    def __init__(self, target: GPUTarget) -> None:
-        self.target = target
+    def __init__(self, target: Target) -> None:
+        self.target = GPUTarget(target.backend, target.arch, target.warp_size)
         self.device = f"dry:{next(_devices)}"  # triton keeps what it compiled by device: start with nothing
 
     def get_current_target(self) -> GPUTarget:
@@ -92,15 +86,6 @@ class _NoGpu:
 
     def get_current_stream(self, device: object = None) -> int:
         return 0
-
-
-class _OnMeta(TorchFunctionMode):
-    """Inputs functions make tensors from a CPU generator; on meta there is nothing to generate."""
-
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        return func(*args, **{k: v for k, v in (kwargs or {}).items() if k != "generator"})
 
 
 # -- Compiling ---------------------------------------------------------------------------------------------------------
@@ -180,8 +165,7 @@ class Step:
 
     def make(self) -> tuple[list[torch.Tensor | None], dict[str, Any]]:
         """Tensors and options of the call."""
-        with torch.device("meta"), _OnMeta():
-            tensors, options = self.case.make("meta")
+        tensors, options = self.case.make("meta")
         for i, t in enumerate(tensors):
             if t is not None and self.gradients is not None:
                 t.requires_grad_(i in self.gradients)
@@ -190,8 +174,7 @@ class Step:
     def run(self) -> None:
         """Do it."""
         tensors, options = self.make()
-        made = self.case.public()(*tensors, **options)
-        outputs = [made] if isinstance(made, torch.Tensor) else [o for o in made if o is not None]
+        outputs = flat(self.case.public()(*tensors, **options))
         if roots := [o for o in outputs if o.requires_grad]:
             torch.autograd.backward(roots, [torch.empty_like(o) for o in roots])
 

@@ -10,8 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUDGET = Path(__file__).with_name("compile_budget.toml")
-SHARED_LIMIT = {"sm80": 166_912, "sm90": 232_448, "sm100": 232_448, "gfx942": 65_536}  # bytes of one program
 THREADS_LIMIT = 1024  # of one program, everywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A GPU to compile for.
+
+    Attributes:
+        backend, arch, warp_size: arguments of triton's ``GPUTarget``.
+        shared: bytes of shared memory that one program may use.
+    """
+
+    backend: str
+    arch: int | str
+    warp_size: int
+    shared: int
+
+
+TARGETS = {
+    "sm80": Target("cuda", 80, 32, 166_912),
+    "sm90": Target("cuda", 90, 32, 232_448),
+    "sm100": Target("cuda", 100, 32, 232_448),
+    "gfx942": Target("hip", "gfx942", 64, 65_536),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +43,7 @@ class Launch:
     Attributes:
         kernel: id of the kernel, ``rms_norm/triton``.
         function: name of the ``@triton.jit`` function.
-        target: one of the targets of ``tools/compile_gate.py``.
+        target: one of ``TARGETS``.
         constants: constants and dtypes it was compiled for.
         case: the first case that launched it.
         registers: of one thread.
@@ -50,7 +72,7 @@ class Launch:
         limits = {
             "spilled": max((b.spilled for b in allowed), default=0),
             "stack": max((b.stack for b in allowed), default=0),
-            "shared": max((b.shared for b in allowed), default=0) or SHARED_LIMIT[self.target],
+            "shared": max((b.shared for b in allowed), default=0) or TARGETS[self.target].shared,
             "threads": THREADS_LIMIT,
         }
         out = [f"{name} was not measured" for name in ("registers", *limits) if getattr(self, name) is None]

@@ -1,4 +1,4 @@
-"""Run the checks of a kernel one after the other, up to the first that fails.
+"""Run the checks of a kernel that this machine can run, one after the other, up to the first that fails.
 
     python tools/first_failure.py rms_norm/triton cpu [PART]
 

@@ -145,14 +145,14 @@ class Copy:
 
     def environment(self, interpret: bool, gpu: bool) -> dict[str, str]:
         """Of a gate that imports our packages from here."""
-        sources = [self.folder / p.source.relative_to(ROOT) for p in packages().values()]
-        path = [str(p) for p in (self.folder / "metadata", *sources)]
+        sources = [p.source.relative_to(ROOT) for p in packages().values()]
+        path = [str(self.folder / p) for p in (Path("metadata"), *sources)]
         kept = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "LIGER_TEST_SEED")}
         path += [kept["PYTHONPATH"]] if "PYTHONPATH" in kept else []
         fixed = {"OMP_NUM_THREADS": "1", "TRITON_DEFAULT_FP_FUSION": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "300"}
         device = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
-        mode = {"TRITON_INTERPRET": "1"} if interpret else {}
-        return {**kept, **fixed, **device, **mode, "PYTHONPATH": os.pathsep.join(path)}
+        device |= {"TRITON_INTERPRET": "1"} if interpret else {}
+        return {**kept, **fixed, **device, "PYTHONPATH": os.pathsep.join(path)}
 
 
 # -- Gates -------------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def gates(mutation: Mutation) -> list[Gate]:
         found.append(Gate("tests", pytest, r"^(?:FAILED|ERROR) \S+?\.py(?:::)?(.*?)(?: - (.*))?$", not gpu))
     if mutation.compile_gate:
         command = ("tools/compile_gate.py", "--kernels", mutation.kernel, "--targets", "sm90")
-        found.append(Gate("compile gate", command, r"^  (\w+) .*; (.*)$", False))
+        found.append(Gate("compile gate", command, r"^  FAULT (\S+) (.*)$", False))
     return found
 
 
@@ -256,14 +256,10 @@ def table(mutations: Sequence[Mutation], results: Mapping[str, Result]) -> str:
 
 
 def _row(mutation: Mutation, result: Result | None) -> str:
-    needs = f"{mutation.gpus} GPU" if mutation.gpus else "CPU"
-    outcome = ["not run yet", needs, ""]
+    outcome = ["not run yet", f"{mutation.gpus} GPU" if mutation.gpus else "CPU", ""]
     if result:
-        outcome = [
-            f"{result.gate}: `{result.check}`" if result.gate else "**nothing**",
-            result.where,
-            f"{result.seconds}",
-        ]
+        caught = f"{result.gate}: `{result.check}`" if result.gate else "**nothing**"
+        outcome = [caught, result.where, f"{result.seconds}"]
     cells = [mutation.kernel, mutation.name, mutation.kind, *outcome]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -281,11 +277,8 @@ def choose(mutations: Sequence[Mutation], options: argparse.Namespace, gpus: int
     for given, known in ((options.only, {m.name for m in mutations}), (options.kernel, {m.kernel for m in mutations})):
         if unknown := set(given) - known:
             raise SystemExit(f"no mutation has {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
-    asked = [
-        m
-        for m in mutations
-        if (not options.only or m.name in options.only) and (not options.kernel or m.kernel in options.kernel)
-    ]
+    asked = [m for m in mutations if not options.only or m.name in options.only]
+    asked = [m for m in asked if not options.kernel or m.kernel in options.kernel]
     here = [m for m in asked if m.gpus <= gpus and bool(m.gpus) == options.gpu]
     for m in asked:
         if m not in here:
@@ -327,9 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--kernel", nargs="+", default=[], metavar="ID")
     parser.add_argument("--gpu", action="store_true", help="run those that need a GPU, and no others")
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="how many at a time, one per core by default"
-    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time; one per core by default")
     options = parser.parse_args(arguments)
     mutations = load()
     gpus, where = devices() if options.gpu else (0, "CPU")

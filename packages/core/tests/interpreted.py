@@ -27,6 +27,20 @@ def _arithmetic(x_ptr, y_ptr, WHAT: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(y_ptr + at, x)
 
 
+@triton.jit
+def _constants(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    tl.store(y_ptr + at, tl.where(x.to(tl.float32) > 0, tl.full((BLOCK,), 1.5, tl.bfloat16), x))
+
+
+def constants(x: torch.Tensor) -> torch.Tensor:
+    """bfloat16 x (a power of two elements) with 1.5 where it is positive."""
+    y = torch.empty_like(x)
+    _constants[(1,)](x, y, BLOCK=x.numel())
+    return y
+
+
 def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """x (N,) converted by a kernel."""
     y = torch.empty(x.shape, dtype=dtype)

@@ -28,7 +28,7 @@ from liger.testing import (  # noqa: E402
 )
 from liger.testing.cases import find  # noqa: E402
 from liger.testing.compare import compare, ulp  # noqa: E402
-from liger.testing.kernels import _checks  # noqa: E402
+from liger.testing.kernels import make_checks  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("planted")
 
@@ -49,7 +49,7 @@ def test_right_kernel_passes_with_many_elements(few_elements: None) -> None:
 
 @pytest.mark.parametrize(("fault", "gate"), plugin.FAULTS.items())
 def test_fault_is_found(fault: str, gate: str, few_elements: None) -> None:
-    chosen = [check for check in _checks(find(f"scaled_{fault}/{fault}")) if check.name.startswith(gate)]
+    chosen = [check for check in make_checks(find(f"scaled_{fault}/{fault}")) if check.name.startswith(gate)]
     assert chosen, f"no check is called {gate}"
     found = 0
     for check in chosen:
@@ -173,6 +173,15 @@ def test_interpreter_rounds_bfloat16_as_torch_does() -> None:
     assert torch.equal(probes.cast(whole.bfloat16(), torch.int32), whole.bfloat16().int())
     assert torch.equal(probes.cast(x[4:].half(), torch.bfloat16), x[4:].half().bfloat16())
     assert probes.cast(torch.full((16,), float("nan")), torch.bfloat16).isnan().all()
+
+
+@interpreted
+def test_interpreter_knows_bfloat16_constants() -> None:
+    pytest.importorskip("triton")
+    import interpreted as probes
+
+    x = torch.tensor([-1.0, 2.0, -3.0, 4.0]).bfloat16()
+    assert probes.constants(x).tolist() == [-1.0, 1.5, -3.0, 1.5]
 
 
 @interpreted

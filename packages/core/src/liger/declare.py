@@ -209,7 +209,7 @@ class Kernel:
         rank: among the kernels able to serve a call the highest rank wins; equal ranks are an error.
             0 is the reference, 10 a tuned kernel. A faster one from elsewhere takes a higher number.
         needs: what it can serve.
-        bytes: ``f(tensors, options) -> {"forward": n, "backward": m}``, the bytes it must move in each direction that
+        bytes: ``f(tensors, options) -> {"forward": n, "backward": m}``, the bytes it must move in each mode that
             benchmarks time. "full" is a forward and a backward; alone, where gradients are made in the forward.
         flops: the same for floating-point operations, where products are the limit and not the memory.
         profile: how it works.

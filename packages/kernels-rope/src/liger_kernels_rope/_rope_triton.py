@@ -228,16 +228,20 @@ def _launch_backward(
 
 
 # -- Autograd ----------------------------------------------------------------------------------------------------------
-def _table_gradients(
-    dy: torch.Tensor | None, x: torch.Tensor, cos: torch.Tensor, heads: int
-) -> tuple[torch.Tensor | float, torch.Tensor | float]:
-    """Gradients of cos and sin from one of q and k, summed over heads, and over the batch if it shares them."""
-    if dy is None:
-        return 0.0, 0.0
-    dy, x = dy[..., : cos.shape[-1]], x[..., : cos.shape[-1]]
-    dcos, dsin = (dy * x).sum(heads), (dy * rotate_half(x)).sum(heads)
-    shared = cos.shape[0] == 1
-    return (dcos.sum(0, keepdim=True), dsin.sum(0, keepdim=True)) if shared else (dcos, dsin)
+def _table_gradient(
+    grads: Sequence[torch.Tensor | None], turned: Sequence[torch.Tensor], table: torch.Tensor, heads: int
+) -> torch.Tensor | None:
+    """Gradient of cos, or of sin if ``turned`` is q and k with their halves rotated: summed over heads and q and k.
+
+    Over the batch too, if it shares the table.
+    """
+    total = None
+    for dy, x in zip(grads, turned, strict=True):
+        if dy is not None:
+            part = (dy[..., : table.shape[-1]] * x).sum(heads)
+            part = part.sum(0, keepdim=True) if table.shape[0] == 1 else part
+            total = part if total is None else total + part
+    return total
 
 
 class _Rope(torch.autograd.Function):
@@ -263,14 +267,16 @@ class _Rope(torch.autograd.Function):
         dq = dk = dcos = dsin = None
         if grad_q is not None or grad_k is not None:
             dq, dk = _launch_backward(grad_q, grad_k, cos, sin, ctx.heads, *ctx.layout)
-        if inputs:
-            parts = [_table_gradients(dy, x, cos, ctx.heads) for dy, x in zip((dyq, dyk), inputs, strict=True)]
-            dcos, dsin = (a + b for a, b in zip(*parts, strict=True))
+        plain = [x[..., : cos.shape[-1]] for x in inputs]
+        if need_cos:
+            dcos = _table_gradient((dyq, dyk), plain, cos, ctx.heads)
+        if need_sin:
+            dsin = _table_gradient((dyq, dyk), [rotate_half(x) for x in plain], sin, ctx.heads)
         return (
             None if grad_q is None else dq,
             None if grad_k is None else dk,
-            dcos if need_cos else None,
-            dsin if need_sin else None,
+            dcos,
+            dsin,
             None,
         )
 

@@ -29,7 +29,17 @@ ROPE = Op(
     model={"NQ": "num_attention_heads", "NK": "num_key_value_heads", "D": "head_dim"},
     mixed=("q", "k"),
     peers={"liger-kernel": "liger_kernels_rope._peers:liger_rope"},
-    variants=("per row", "partial", "fp32 cos", "heads last", "packed", "equal halves"),
+    variants=(
+        "per row",
+        "partial",
+        "fp32 cos",
+        "heads last",
+        "per row heads last",
+        "partial heads last",
+        "packed",
+        "equal halves",
+        "trained tables",
+    ),
 )
 
 ROPE_TRITON = Kernel(

@@ -124,22 +124,25 @@ def rope_inputs(
 ) -> tuple[Sequence[torch.Tensor], Mapping[str, Any]]:
     """q and k as upstream makes them, (B, T, N, D) transposed; cos and sin (1, T, D) with halves that differ.
 
-    Variants: "per row", cos and sin (B, T, D); "partial", D_rot about D / 2; "fp32 cos"; "heads last",
-    ``unsqueeze_dim=2``; "packed", q and k are views of one projection; "equal halves" of cos and sin, as in models.
+    Variants, of which "heads last" goes with others: "per row", cos and sin (B, T, D); "partial", D_rot about D / 2;
+    "fp32 cos"; "heads last", ``unsqueeze_dim=2``; "packed", q and k are views of one projection; "equal halves" of cos
+    and sin, as in models; "trained tables", cos and sin require gradients.
     """
     both = torch.randn(B, T, NQ + NK, D, generator=generator).to(device, dtype)
     q, k = both[:, :, :NQ], both[:, :, NQ:]
     if variant != "packed":
         q, k = q.contiguous(), k.contiguous()
-    if variant != "heads last":
+    if "heads last" not in variant:
         q, k = q.transpose(1, 2), k.transpose(1, 2)
-    width = 2 * max(D // 4, 1) if variant == "partial" else D - D % 2
-    angle = 6.3 * torch.rand(B if variant == "per row" else 1, T, width, generator=generator)
+    width = 2 * max(D // 4, 1) if "partial" in variant else D - D % 2
+    angle = 6.3 * torch.rand(B if "per row" in variant else 1, T, width, generator=generator)
     if variant == "equal halves":
         angle = angle[..., : width // 2].repeat(1, 1, 2)
     table = torch.float32 if variant == "fp32 cos" else dtype
     cos, sin = angle.cos().to(device, table), angle.sin().to(device, table)
-    options = {"unsqueeze_dim": 2} if variant == "heads last" else {}
+    options = {"unsqueeze_dim": 2} if "heads last" in variant else {}
+    for t in (cos, sin):
+        t.requires_grad_(variant == "trained tables")
     return (q.detach().requires_grad_(), k.detach().requires_grad_(), cos, sin), options
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+__all__ = ["MODES", "Peer", "peer"]
+
 MODES = ("forward", "backward", "full")
 """What is timed; "full" is a forward and a backward."""
 
@@ -37,10 +39,6 @@ class Peer:
     overwrites: bool = False
     capture: bool = True
     modes: tuple[str, ...] = MODES
-
-    def __call__(self, *tensors: Any, **options: Any) -> Any:
-        """What the library computes."""
-        return self.fn(*tensors, **options)
 
 
 def peer(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -12,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from liger.bench.options import OUT, Options
 from liger.bench.plan import Point, plan
+from liger.bench.report import show
 from liger.bench.source import definitions
 from liger.bench.stats import ratio
+from liger.bench.worker import command
 
 JUDGES = (
     *(":(glob)tests/**", ":(glob)packages/**/tests/**"),
@@ -84,8 +86,9 @@ class Worker:
         path = subprocess.run(metadata, capture_output=True, text=True, check=True).stdout.strip()
         before = os.environ.get("PYTHONPATH")
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([path, *([before] if before else [])])}
-        command = [sys.executable, "-m", "liger.bench.worker", *(["--smoke"] if smoke else [])]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        self.process = subprocess.Popen(
+            command(smoke), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        )
 
     def ask(self, **asked: Any) -> dict[str, Any]:
         """Let it do one thing and wait for the reply.
@@ -118,8 +121,7 @@ class Worker:
 def time_point(point: Point, pair: Sequence[Worker], repetitions: int) -> Iterator[Row]:
     """One row for each kernel and mode."""
     for kernel in point.kernels:
-        spec = {"op": point.op.name, "kernel": kernel.id, "sizes": dict(point.sizes), "variant": point.variant}
-        peaks = [worker.ask(load=spec)["peaks"] for worker in pair]
+        peaks = [worker.ask(load=point.spec(kernel))["peaks"] for worker in pair]
         for mode in point.moved:
             for worker in pair:
                 worker.ask(mode=mode)
@@ -140,7 +142,7 @@ def table(rows: Sequence[Row], sha: str) -> Table:
     heads = ("kernel", "case", "mode", f"{sha} ms", "new ms", "new / base (95 %)", "base MiB", "new MiB")
     out = Table(*heads, box=None, pad_edge=False)
     for r in rows:
-        times = (f"{sorted(r[name])[len(r[name]) // 2]:.4g}" for name in ("base_ms", "new_ms"))
+        times = (f"{statistics.median(r[name]):.4g}" for name in ("base_ms", "new_ms"))
         peaks = ("-" if r[name] is None else f"{r[name]:.0f}" for name in ("base_mib", "new_mib"))
         value, low, high = r["ratio"]
         out.add_row(r["kernel"], r["case"], r["mode"], *times, f"{value:.3f} ({low:.3f}-{high:.3f})", *peaks)
@@ -157,7 +159,6 @@ def run(options: Options) -> int:
     root = Path(git(Path.cwd(), "rev-parse", "--show-toplevel"))
     sha = git(root, "rev-parse", "--verify", "--short=12", f"{options.base}^{{commit}}")
     points = [point for found in plan(options).values() for series in found for point in series]
-    console = Console(width=None if sys.stdout.isatty() else 160)
     rows: list[Row] = []
     with worktree(root, sha) as tree, tempfile.TemporaryDirectory() as scratch:
         refuse(root, tree, sha, points)
@@ -167,7 +168,7 @@ def run(options: Options) -> int:
             for point in points:
                 rows += time_point(point, pair, options.repetitions)
                 print(f"{point.op.name} {point.case}", file=sys.stderr)
-    console.print(table(rows, sha), highlight=False)
+    show(table(rows, sha))
     folder = options.out or OUT
     folder.mkdir(parents=True, exist_ok=True)
     data = {"base": sha, "rows": rows}

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from liger.bench.report import show
 from liger.bench.rows import Key, Row, key, read, timed
 
 
@@ -78,7 +78,6 @@ def main(arguments: Sequence[str]) -> int:
     if not found:
         raise ValueError(f"{options.old} holds no timed row of ours, so there is nothing to compare")
     bad = [change for change in found if change.worse(options.percent)]
-    console = Console(width=None if Console().is_terminal else 200)
-    console.print(table(found, options.percent), highlight=False)
-    console.print(f"{len(bad)} of {len(found)} rows are worse by more than {options.percent:g} %, or missing")
+    show(table(found, options.percent))
+    print(f"{len(bad)} of {len(found)} rows are worse by more than {options.percent:g} %, or missing")
     return 1 if bad else 0

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from liger.declare import Op, load
+from liger.declare import Op
+from liger.testing.cases import make_inputs
+from liger.testing.contract import flat, leaves
 
 COLD = 256 << 20  # bytes; calls go round through copies of the inputs, so that no cache holds them from the last time
 COPIES = 8  # at most; 2 on a CPU, where times mean nothing
@@ -31,18 +33,12 @@ class Inputs:
 
     def copy(self) -> Inputs:
         """Equal tensors in the same layout in other memory."""
-        return Inputs([None if t is None else t.detach().clone() for t in self.tensors], self.options).like(self)
+        copies = [None if t is None else t.detach().clone().requires_grad_(t.requires_grad) for t in self.tensors]
+        return Inputs(copies, self.options)
 
     def leaves(self) -> Inputs:
         """New leaves that share the memory."""
-        return Inputs([None if t is None else t.detach() for t in self.tensors], self.options).like(self)
-
-    def like(self, other: Inputs) -> Inputs:
-        """These tensors, with gradients required as in ``other``."""
-        for mine, theirs in zip(self.tensors, other.tensors, strict=True):
-            if mine is not None and theirs is not None:
-                mine.requires_grad_(theirs.requires_grad)
-        return self
+        return Inputs(leaves(self.tensors), self.options)
 
     def wanted(self) -> list[torch.Tensor]:
         """The tensors to differentiate."""
@@ -51,21 +47,10 @@ class Inputs:
 
 def make(op: Op, sizes: Mapping[str, int], device: str, variant: str = "") -> Inputs:
     """bf16 inputs of ``op``; random numbers come from the device, which takes seconds less than the CPU."""
-    assert op.inputs is not None, f"op {op.name} declares no inputs"
     generator = None
-    if device != "meta":  # where there is nothing to generate
+    if device != "meta":
         generator = torch.Generator(device).manual_seed(zlib.crc32(repr((op.name, dict(sizes))).encode()))
-    extra = {"variant": variant} if variant else {}
-    with torch.device(device):
-        made, options = load(op.inputs)(device, torch.bfloat16, generator=generator, **sizes, **extra)
-    tensors = [None if t is None else t.detach() for t in made]
-    chosen = [t is not None and t.requires_grad for t in made]
-    if not any(chosen):
-        chosen = [t is not None and t.is_floating_point() for t in tensors]
-    for t, wanted in zip(tensors, chosen, strict=True):
-        if t is not None:
-            t.requires_grad_(wanted)
-    return Inputs(tensors, dict(options))
+    return Inputs(*make_inputs(op, device, torch.bfloat16, generator, sizes, variant))
 
 
 def ring(inputs: Inputs, own: bool) -> list[Inputs]:
@@ -88,8 +73,7 @@ def seeds(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def forward(fn: Callable[..., Any], inputs: Inputs) -> list[torch.Tensor]:
     """The outputs as a list."""
-    made = fn(*inputs.tensors, **inputs.options)
-    return [made] if isinstance(made, torch.Tensor) else [o for o in made if o is not None]
+    return flat(fn(*inputs.tensors, **inputs.options))
 
 
 def backward(

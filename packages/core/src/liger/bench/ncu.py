@@ -6,15 +6,16 @@ import csv
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from liger.bench.options import Options
 from liger.bench.plan import Point, plan
+from liger.bench.report import show
+from liger.bench.worker import command
+from liger.declare import Kernel
 
 FOLDER = Path("build/ncu")  # git ignores build/
 METRICS = {
@@ -41,19 +42,18 @@ def run(options: Options) -> int:
         for kernel in point.kernels:
             for mode in point.moved:
                 file = FOLDER / f"{kernel.id.replace('/', '-')}-{mode}.csv"
-                done = subprocess.run(command(ncu, point, kernel.id, mode, file, options.smoke), check=False)
+                done = subprocess.run(profiler(ncu, point, kernel, mode, file, options.smoke), check=False)
                 failed |= done.returncode != 0
                 for launch, values in launches(file):
                     out.add_row(kernel.id, mode, launch, *values)
-    Console(width=None if sys.stdout.isatty() else 160).print(out, highlight=False)
+    show(out)
     print(f"Written: {FOLDER}")
     return 1 if failed or not out.row_count else 0
 
 
-def command(ncu: str, point: Point, kernel: str, mode: str, file: Path, smoke: bool) -> list[str]:
+def profiler(ncu: str, point: Point, kernel: Kernel, mode: str, file: Path, smoke: bool) -> list[str]:
     """The profiler's command line around a worker that makes one call."""
-    spec = {"op": point.op.name, "kernel": kernel, "sizes": dict(point.sizes), "variant": point.variant, "mode": mode}
-    child = [sys.executable, "-m", "liger.bench.worker", *(["--smoke"] if smoke else []), "--profile", json.dumps(spec)]
+    child = command(smoke, "--profile", json.dumps({**point.spec(kernel), "mode": mode}))
     how = ["--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw"]
     how += ["--print-kernel-base", "function"]  # without template arguments
     return [ncu, *how, "--metrics", ",".join(METRICS), "--log-file", str(file), *child]

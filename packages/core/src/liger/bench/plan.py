@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from liger.bench import MODES
 from liger.bench.inputs import Inputs, make
@@ -56,6 +57,10 @@ class Point:
     def make(self, device: str) -> Inputs:
         """The inputs."""
         return make(self.op, self.sizes, device, self.variant)
+
+    def spec(self, kernel: Kernel) -> dict[str, Any]:
+        """One kernel at this point as plain data, for a worker."""
+        return {"op": self.op.name, "kernel": kernel.id, "sizes": dict(self.sizes), "variant": self.variant}
 
 
 def plan(options: Options) -> dict[str, list[list[Point]]]:

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from rich.console import Console
+from rich.table import Table
+
 from liger.bench.rows import Row, timed
 from liger.bench.stats import Ratio, ratio
 
@@ -57,7 +60,7 @@ class Line:
         """One cell for each of HEADS."""
         mine, eager, best = self.ours, self.eager, self.best
         who = f"{mine['op']} ({mine['kernel']})" if "/" in mine["provider"] else mine["op"]
-        same = " =" if self.ratio and self.ratio.within(SAME) and self.ratio.high >= 1 - SAME else ""
+        same = " =" if self.ratio and self.ratio.within(SAME) else ""
         above = mine.get("host_above_us")
         return (
             *(who, mine["case"], mine["mode"], _ms(mine["p50"])),
@@ -134,6 +137,14 @@ def markdown(rows: Sequence[Row]) -> str:
     if left_out(rows):
         parts += ["## Not timed", "\n".join(f"- {line}" for line in left_out(rows))]
     return "\n\n".join(parts) + "\n"
+
+
+def show(made: Table) -> None:
+    """Print a table; where there is no terminal, in lines long enough for any row."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200
+    console.print(made, highlight=False)
 
 
 def _by_sha(rows: Sequence[Row]) -> dict[str, list[str]]:

@@ -18,8 +18,8 @@ class Ratio(NamedTuple):
     high: float
 
     def within(self, part: float) -> bool:
-        """Whether it is at most ``1 + part``, as far as can be told: "within 2 %" is ``within(0.02)``."""
-        return self.low <= 1 + part
+        """Whether it may be 1: "within 2 %" is ``within(0.02)``, the interval reaching into 0.98 to 1.02."""
+        return self.low <= 1 + part and self.high >= 1 - part
 
     def __str__(self) -> str:
         """``1.03 (1.01-1.05)``."""

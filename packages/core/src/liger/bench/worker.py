@@ -2,14 +2,13 @@
 
 ``python -m liger.bench.worker [--smoke]`` reads a JSON object per line and answers with one:
 ``{"load": spec}`` verifies and measures memory, ``{"mode": name}`` readies, ``{"sample": 1}`` times one repetition,
-``{"free": 1}`` gives memory back. A spec is ``{"op", "kernel", "sizes", "variant"}``. ``--profile SPEC``, where a spec
+``{"free": 1}`` gives memory back. A spec is what ``Point.spec`` gives. ``--profile SPEC``, where a spec
 has a "mode" too, makes one call between the marks of CUDA's profiler.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import sys
@@ -17,6 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from liger.bench.options import Options, set_environment
+
+
+def command(smoke: bool, *arguments: str) -> list[str]:
+    """The command line of a worker."""
+    return [sys.executable, "-m", "liger.bench.worker", *(["--smoke"] if smoke else []), *arguments]
 
 
 class Side:
@@ -123,11 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     set_environment(given.smoke)
     from liger.bench.run import ready
 
-    run = functools.partial(serve, options)
-    if given.profile:
-        run = functools.partial(lambda spec: Side(spec, options).profile(spec["mode"]), given.profile)
     with ready(options):
-        run()
+        if given.profile:
+            Side(given.profile, options).profile(given.profile["mode"])
+        else:
+            serve(options)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,11 @@ class Case:
         return registry().op(self.kernel.op)
 
     @property
+    def reduction(self) -> int | None:
+        """Terms summed into one output element; None if the op sums nothing."""
+        return self.sizes.get(self.op.reduction) if self.op.reduction else None
+
+    @property
     def id(self) -> str:
         """Readable and unique among an op's cases: ``bfloat16-R3-H511-cast=gemma``."""
         sizes = [f"{name}{value}" for name, value in self.sizes.items()]
@@ -69,22 +74,12 @@ class Case:
         """Make the tensors, those to differentiate with ``requires_grad``, and all options of the call."""
         import torch
 
-        op = self.op
-        if op.inputs is None:
-            raise PluginError(f"op {op.name!r} declares no inputs, so no cases can be made")
-        generator = torch.Generator().manual_seed(zlib.crc32(self.id.encode()))
-        extra = {"variant": self.variant} if self.variant else {}
-        tensors, made = load(op.inputs)(device, getattr(torch, self.dtype), generator=generator, **self.sizes, **extra)
+        generator = None if device == "meta" else torch.Generator().manual_seed(zlib.crc32(self.id.encode()))
+        tensors, made = make_inputs(self.op, device, getattr(torch, self.dtype), generator, self.sizes, self.variant)
         if self.mixed:
             at = self.arguments().index(self.mixed)
             tensors = [t.float() if i == at and t is not None else t for i, t in enumerate(tensors)]
-        differentiable = [t is not None and t.requires_grad for t in tensors]
-        if not any(differentiable):
-            differentiable = [t is not None and t.is_floating_point() for t in tensors]
-        out = [None if t is None else lay_out(t.detach(), self.layout) for t in tensors]
-        for t, wanted in zip(out, differentiable, strict=True):
-            if t is not None:
-                t.requires_grad_(wanted)
+        out = [None if t is None else lay_out(t.detach(), self.layout).requires_grad_(t.requires_grad) for t in tensors]
         return out, {**made, **self.options}
 
     def arguments(self) -> list[str]:
@@ -101,9 +96,37 @@ class Case:
         from liger.testing.contract import assert_contract
 
         tensors, options = self.make(device)
-        reduction = self.sizes.get(self.op.reduction) if self.op.reduction else None
         waits = any(self.op.options[name].waits for name in self.options)
-        assert_contract(self.public(), load(self.op.reference), tensors, options, reduction=reduction, waits=waits)
+        assert_contract(self.public(), load(self.op.reference), tensors, options, reduction=self.reduction, waits=waits)
+
+
+def make_inputs(
+    op: Op,
+    device: str,
+    dtype: torch.dtype,
+    generator: torch.Generator | None,
+    sizes: Mapping[str, int],
+    variant: str = "",
+) -> tuple[list[torch.Tensor | None], dict[str, Any]]:
+    """Tensors from ``Op.inputs``, those to differentiate with ``requires_grad``, and options.
+
+    Random numbers come from where the generator is; without one, on meta, there are none.
+
+    Raises:
+        PluginError: the op declares no inputs.
+    """
+    import torch
+
+    if op.inputs is None:
+        raise PluginError(f"op {op.name!r} declares no inputs, so no cases can be made")
+    extra = {"variant": variant} if variant else {}
+    with torch.device(generator.device if generator else "meta"):
+        made, options = load(op.inputs)(device, dtype, generator=generator, **sizes, **extra)
+    chosen = [t is not None and t.requires_grad for t in made]
+    if not any(chosen):
+        chosen = [t is not None and t.is_floating_point() for t in made]
+    tensors = [None if t is None else t.detach().requires_grad_(c) for t, c in zip(made, chosen, strict=True)]
+    return tensors, dict(options)
 
 
 def find(kernel: str | Kernel) -> Kernel:

@@ -11,9 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from liger.errors import ContractViolation
 from liger.testing.compare import compare
-from liger.testing.contract import random_like
-
-Inputs = Sequence[torch.Tensor | None]
+from liger.testing.contract import Inputs, evaluate
 
 
 def check_compile(
@@ -59,15 +57,8 @@ def _compile(
 
 def run(fn: Callable[..., Any], inputs: Inputs, options: Mapping[str, Any]) -> list[torch.Tensor]:
     """Outputs and gradients of one forward and backward, in one flat list."""
-    leaves = [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in inputs]
-    made = fn(*leaves, **options)
-    outputs = [made] if isinstance(made, torch.Tensor) else [o for o in made if o is not None]
-    wanted = [t for t in leaves if t is not None and t.requires_grad]
-    roots = [(o, s) for o, s in zip(outputs, random_like(outputs), strict=True) if o.requires_grad]
-    if not roots:
-        return [o.detach() for o in outputs]
-    gradients = torch.autograd.grad([o for o, _ in roots], wanted, [s for _, s in roots], allow_unused=True)
-    return [o.detach() for o in outputs] + [g for g in gradients if g is not None]
+    results = evaluate(fn, inputs, options)
+    return [*results.outputs, *(g for g in results.gradients.values() if g is not None)]
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

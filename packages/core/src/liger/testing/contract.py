@@ -83,10 +83,10 @@ def assert_contract(
             ``strict`` raises.
     """
     options = options or {}
-    seeds = random_like(evaluate(reference, inputs, options).outputs)
-    samples = [_sample(reference, inputs, options, seeds)]
+    seeds = random_like(flat(reference(*inputs, **options)))
+    samples = [sample(reference, inputs, options, seeds)]
     for index in range(1, _sample_count(inputs, samples[0][0])):
-        samples.append(_sample(reference, *_neighbour(index, inputs, options, seeds)))
+        samples.append(sample(reference, *_neighbour(index, inputs, options, seeds)))
     if callable(actual):
         with poisoned() as place:
             mine = [None if t is None else place(t) for t in inputs]
@@ -111,21 +111,30 @@ def assert_contract(
 def evaluate(
     fn: Callable[..., Any], inputs: Inputs, options: Mapping[str, Any], seeds: Sequence[torch.Tensor] | None = None
 ) -> Results:
-    """Run ``fn`` on fresh leaves that share the inputs' memory, then backward from ``seeds``, one per output."""
-    leaves = [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in inputs]
-    made = fn(*leaves, **options)
-    outputs = (made,) if isinstance(made, torch.Tensor) else tuple(o for o in made if o is not None)
+    """Run ``fn`` on fresh leaves, then backward from ``seeds``, one per output; from ``random_like`` if None."""
+    fresh = leaves(inputs)
+    outputs = flat(fn(*fresh, **options))
+    seeds = random_like(outputs) if seeds is None else seeds
+    wanted = {i: t for i, t in enumerate(fresh) if t is not None and t.requires_grad}
+    roots = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
     gradients: dict[int, torch.Tensor | None] = {}
-    if seeds is not None:
-        wanted = {i: t for i, t in enumerate(leaves) if t is not None and t.requires_grad}
-        roots = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
-        if roots and wanted:
-            # not backward(): a leaf's .grad may be a copy in another layout than what the kernel returned
-            found = torch.autograd.grad(
-                [o for o, _ in roots], [*wanted.values()], [s.to(o.dtype) for o, s in roots], allow_unused=True
-            )
-            gradients = dict(zip(wanted, found, strict=True))
+    if roots and wanted:
+        # not backward(): a leaf's .grad may be a copy in another layout than what the kernel returned
+        found = torch.autograd.grad(
+            [o for o, _ in roots], [*wanted.values()], [s.to(o.dtype) for o, s in roots], allow_unused=True
+        )
+        gradients = dict(zip(wanted, found, strict=True))
     return Results(tuple(o.detach() for o in outputs), gradients)
+
+
+def flat(made: Any) -> list[torch.Tensor]:
+    """What an op returned as a list of outputs, without those that are None."""
+    return [made] if isinstance(made, torch.Tensor) else [o for o in made if o is not None]
+
+
+def leaves(inputs: Inputs) -> list[torch.Tensor | None]:
+    """New leaves that share the inputs' memory."""
+    return [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in inputs]
 
 
 def random_like(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -166,23 +175,20 @@ def _names(reference: Callable[..., Any], count: int) -> list[str]:
     return names + [f"input {i}" for i in range(len(names), count)]
 
 
-def _wide(t: torch.Tensor | None) -> torch.Tensor | None:
+def wide(t: torch.Tensor | None) -> torch.Tensor | None:
+    """The same values in float64, as a leaf; integers and None as they are."""
     if t is None or not t.dtype.is_floating_point:
         return t
     return t.detach().double().requires_grad_(t.requires_grad)
 
 
-def _wide_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _wide(v) if isinstance(v, torch.Tensor) else v for name, v in options.items()}
-
-
-def _sample(
+def sample(
     reference: Callable[..., Any], inputs: Inputs, options: Mapping[str, Any], seeds: Sequence[torch.Tensor]
 ) -> Sample:
     """The eager result and the truth."""
     eager = evaluate(reference, inputs, options, seeds)
-    wide = [_wide(t) for t in inputs], _wide_options(options), [s.double() for s in seeds]
-    return eager, evaluate(reference, *wide)
+    widened = {name: wide(v) if isinstance(v, torch.Tensor) else v for name, v in options.items()}
+    return eager, evaluate(reference, [wide(t) for t in inputs], widened, [s.double() for s in seeds])
 
 
 def _sample_count(inputs: Inputs, eager: Results) -> int:

@@ -7,10 +7,10 @@ import importlib.util
 import os
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -96,11 +96,32 @@ def _is_triton(value: object) -> bool:
     return isinstance(value, str) and value.rpartition("/")[2] == "triton"
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Where every test was skipped nothing was tested, so that must not look like success."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if exitstatus == pytest.ExitCode.OK and reporter and reporter.stats.get("skipped") and not _ran(reporter.stats):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        reporter.write_line("every test was skipped, so nothing was tested", red=True)
+
+
+def _ran(stats: Mapping[str, Any]) -> bool:
+    return any(stats.get(outcome) for outcome in ("passed", "failed", "error", "xfailed", "xpassed"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how a failure is run again."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"random numbers were drawn from LIGER_TEST_SEED={session_seed()}")
+
+
 def pytest_sessionstart() -> None:
     """Hypothesis: no deadline (interpreted kernels are slow), the same examples for the same LIGER_TEST_SEED."""
     if importlib.util.find_spec("hypothesis") is None:
         return
-    from hypothesis import settings
+    from hypothesis import core, settings
+
+    if "LIGER_TEST_SEED" in os.environ:
+        core.global_force_seed = session_seed()  # type: ignore[assignment]  # as --hypothesis-seed does
 
     derandomize = "LIGER_TEST_SEED" not in os.environ
     settings.register_profile("liger", deadline=None, max_examples=25, print_blob=True, derandomize=derandomize)

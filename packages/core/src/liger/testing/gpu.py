@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from liger.declare import Kernel, load
-from liger.testing.behaviour import Tensors, compile_fullgraph, double, equal, fail, flat, gradients
+from liger.testing.behaviour import Tensors, compile_fullgraph, equal, fail, gradients
 from liger.testing.cases import Case, dtypes, typical
 from liger.testing.compare import compare, ulp
 from liger.testing.compiled import run
-from liger.testing.contract import Results, evaluate, random_like
+from liger.testing.contract import flat, leaves, random_like, sample
 
 BEYOND = 2**31  # elements
 TILE = 48  # rows that are repeated; a multiple of the 3 magnitudes of test inputs
@@ -30,12 +30,11 @@ def cuda_graph(kernel: Kernel, device: str) -> None:
     fn = case.public()
     expected = run(fn, tensors, options)
     # seeds come from the host, so the capture gets its own from outside
-    leaves = [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in tensors]
-    seeds = random_like(expected)
+    inputs, seeds = leaves(tensors), random_like(expected)
 
     def step() -> Tensors:
-        outputs = flat(fn(*leaves, **options))
-        return [*outputs, *gradients(outputs, leaves, seeds[: len(outputs)])]
+        outputs = flat(fn(*inputs, **options))
+        return [*outputs, *gradients(outputs, inputs, seeds[: len(outputs)])]
 
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
@@ -48,7 +47,7 @@ def cuda_graph(kernel: Kernel, device: str) -> None:
         captured = step()
     graph.replay()
     torch.cuda.synchronize()
-    equal([c for c in captured if c is not None], list(expected), "CUDA graph replay")
+    equal([c for c in captured if c is not None], expected, "CUDA graph replay")
 
 
 def current_stream(kernel: Kernel, device: str) -> None:
@@ -67,7 +66,7 @@ def current_stream(kernel: Kernel, device: str) -> None:
                     t.copy_(real)
         found = run(case.public(), late, options)
     torch.cuda.synchronize()
-    equal(list(found), list(expected), "on another stream")
+    equal(found, expected, "on another stream")
 
 
 def second_device(kernel: Kernel, device: str) -> None:
@@ -85,7 +84,7 @@ def second_device(kernel: Kernel, device: str) -> None:
             fail("memory of the current device was used for tensors on another")
     if wrong := {str(t.device) for t in found} - {"cuda:1"}:
         fail(f"results are on {', '.join(wrong)}, expected cuda:1")
-    equal([t.to("cuda:0") for t in found], list(expected), "on the second device")
+    equal([t.to("cuda:0") for t in found], expected, "on the second device")
 
 
 def big(kernel: Kernel, device: str) -> None:
@@ -97,21 +96,23 @@ def big(kernel: Kernel, device: str) -> None:
     case = _wide(kernel)
     small, options = case.make(device)
     dims = row_dims(case)
-    eager, truth, seeds = _expected(case, small, options)
+    reference = load(case.op.reference)
+    seeds = random_like(flat(reference(*small, **options)))
+    eager, truth = sample(reference, small, options, seeds)
     strides = [t.stride(dim) for t, dim in zip(small, dims, strict=True) if t is not None and dim is not None]
     repeats = BEYOND // (TILE * max(strides)) + 2
     large = [_repeat(t, dim, repeats) for t, dim in zip(small, dims, strict=True)]
     outputs = flat(case.public()(*large, **options))
     places = [_row_dim(case, i, dim) for i, dim in enumerate(_output_dims(case))]
     for output, dim, e, t in zip(outputs, places, eager.outputs, truth.outputs, strict=True):
-        _check_repeats(output.detach(), dim, e, t, _reduction(case))
+        _check_repeats(output.detach(), dim, e, t, case.reduction)
     every = [_at_both_ends(s, o, dim) for s, o, dim in zip(seeds, outputs, places, strict=True)]
     wanted = [i for i, t in enumerate(large) if t is not None and t.requires_grad]
     for i, gradient in zip(wanted, gradients(outputs, large, every), strict=True):
         one, true = eager.gradients[i], truth.gradients[i]
         if gradient is None or one is None or true is None:
             fail(f"the gradient of {case.arguments()[i]} is missing")
-        _check_gradient(gradient, dims[i], one, true, _reduction(case))
+        _check_gradient(gradient, dims[i], one, true, case.reduction)
 
 
 def _check_repeats(
@@ -140,15 +141,6 @@ def _check_gradient(
         compare(end, eager, truth, reduction=reduction)
     if bool(between.any()):
         fail("a gradient is not 0 in rows whose results got none")
-
-
-def _expected(case: Case, small: Tensors, options: dict[str, Any]) -> tuple[Results, Results, list[torch.Tensor]]:
-    """Eager's results and the truth for the small inputs, and the output gradients they were made with."""
-    reference = load(case.op.reference)
-    seeds = random_like(flat(reference(*small, **options)))
-    wide: Tensors = [t if t is None or not t.is_floating_point() else double(t) for t in small]
-    eager = evaluate(reference, small, options, seeds)
-    return eager, evaluate(reference, wide, options, [s.double() for s in seeds]), seeds
 
 
 def _wide(kernel: Kernel) -> Case:
@@ -207,10 +199,6 @@ def _at_both_ends(seed: torch.Tensor, output: torch.Tensor, dim: int) -> torch.T
     for at in (0, output.shape[dim] - TILE):
         out.narrow(dim, at, TILE).copy_(seed)
     return out
-
-
-def _reduction(case: Case) -> int | None:
-    return case.sizes.get(case.op.reduction) if case.op.reduction else None
 
 
 CHECKS: dict[str, tuple[Callable[[Kernel, str], None], int]] = {

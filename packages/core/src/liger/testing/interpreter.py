@@ -79,6 +79,7 @@ def _fix_casts(builder: Any, interpreter: Any) -> None:
 
 
 def _fix_arithmetic(builder: Any, interpreter: Any) -> None:
+    import numpy as np
     import triton.language as tl
 
     dot = builder.create_dot
@@ -99,7 +100,10 @@ def _fix_arithmetic(builder: Any, interpreter: Any) -> None:
 
         return checked
 
-    builder.create_dot = create_dot
+    def get_bf16(self: Any, value: float) -> Any:
+        return interpreter.TensorHandle(round_to_bfloat16(np.array([value], np.float32)), tl.bfloat16)
+
+    builder.create_dot, builder.get_bf16 = create_dot, get_bf16
     for name in ("binary_op", "unary_op", "create_fma"):
         setattr(builder, name, refuse(getattr(builder, name)))
     interpreter.ReduceScanOpInterface.apply = refuse(interpreter.ReduceScanOpInterface.apply)

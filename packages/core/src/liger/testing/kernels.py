@@ -1,4 +1,10 @@
-"""Everything a kernel must pass, as one list of checks, made from its declaration alone."""
+"""Everything a kernel must pass, as one list of checks, made from its declaration alone.
+
+A check is a function of a `Kernel` and a device that raises ContractViolation. It stands in one of five modules, and in
+``CHECKS`` at its end: `behaviour` and `backward` (one kernel alone), `routes` (an op's kernels beside each other,
+limits, refusals), `profile` (what is declared is true), `gpu` (needs a GPU). How close results must be is not theirs:
+`contract`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from liger.declare import Kernel
 from liger.errors import ContractViolation
-from liger.testing import behaviour, gpu, profile, routes
+from liger.testing import backward, behaviour, gpu, profile, routes
 from liger.testing.cases import find, make_cases, parameter
 from liger.testing.fixtures import count_gpus
 
@@ -36,7 +42,7 @@ def checks(*kernels: str | Kernel) -> list[ParameterSet]:
     return [
         parameter(check, prefix.format(kernel) + check.name, kernel, check.gpus)
         for kernel in found
-        for check in _checks(kernel)
+        for check in make_checks(kernel)
     ]
 
 
@@ -56,7 +62,7 @@ def failures(kernel: str | Kernel, device: str = "cpu", part: str = "") -> Itera
     Raises:
         ValueError: no check that this machine can run has ``part`` in its name.
     """
-    chosen = [check for check in _checks(find(kernel)) if part in check.name and check.gpus <= count_gpus()]
+    chosen = [check for check in make_checks(find(kernel)) if part in check.name and check.gpus <= count_gpus()]
     if not chosen:
         raise ValueError(f"no check of {kernel} that this machine can run has {part!r} in its name")
     for check in chosen:
@@ -66,9 +72,10 @@ def failures(kernel: str | Kernel, device: str = "cpu", part: str = "") -> Itera
             yield check.name, error
 
 
-def _checks(kernel: Kernel) -> list[Check]:
+def make_checks(kernel: Kernel) -> list[Check]:
+    """The checks of ``checks``, without pytest."""
     accuracy = [Check(f"contract-{case.id}", case.check) for case in make_cases(kernel)]
-    anywhere = {**behaviour.CHECKS, **profile.CHECKS, **routes.CHECKS}
+    anywhere = {**behaviour.CHECKS, **backward.CHECKS, **profile.CHECKS, **routes.CHECKS}
     return [
         *accuracy,
         *(Check(name, _bind(fn, kernel)) for name, fn in anywhere.items()),

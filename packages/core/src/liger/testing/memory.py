@@ -126,29 +126,37 @@ def _bytes(t: torch.Tensor) -> torch.Tensor:
     return view.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
-class _Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Bytes of all new tensors together, and elements of the largest."""
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes = 0
+        self.bytes = self.largest = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        known = {t.untyped_storage().data_ptr() for t in args if isinstance(t, torch.Tensor)}
         for t in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(t, torch.Tensor) and all(
-                not isinstance(a, torch.Tensor) or a.untyped_storage().data_ptr() != t.untyped_storage().data_ptr()
-                for a in args
-            ):
+            if isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() not in known:
                 self.bytes += t.nbytes
+                self.largest = max(self.largest, t.numel())
         return out
 
 
 def allocated(fn: Callable[[], Any]) -> int:
     """Bytes of all tensors that torch operations make while ``fn`` runs, results and temporaries."""
-    with _Allocated() as mode:
+    with _Allocations() as mode:
         fn()
     return mode.bytes  # type: ignore[no-any-return]
+
+
+@contextmanager
+def largest_allocation() -> Iterator[Callable[[], int]]:
+    """Elements of the largest tensor made in the block: ``with largest_allocation() as largest: ...; largest()``."""
+    with _Allocations() as mode:
+        yield lambda: mode.largest
 
 
 def alive() -> list[torch.Tensor]:

@@ -81,7 +81,7 @@ _SYNCHRONISING = frozenset(
     )
 )  # fmt: skip
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
-_TO_HOST = ("tolist", "numpy", "cpu", "item", "__array__")  # methods that call no operation on a CPU tensor
+_TO_HOST = ("tolist", "numpy", "cpu", "__array__")  # methods that call no operation on a CPU tensor
 
 
 class _Syncs(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -152,26 +152,3 @@ def strict(*tensors: torch.Tensor | None, waits: bool = False) -> Iterator[Calla
     """
     with no_writes(*tensors), poisoned() as place, nullcontext() if waits else no_sync():
         yield place
-
-
-class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers the largest new tensor, in elements."""
-
-    largest = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        known = {t.untyped_storage().data_ptr() for t in args if isinstance(t, torch.Tensor)}
-        for t in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() not in known:
-                self.largest = max(self.largest, t.numel())
-        return out
-
-
-@contextmanager
-def largest_allocation() -> Iterator[Callable[[], int]]:
-    """Elements of the largest tensor made in the block: ``with largest_allocation() as largest: ...; largest()``."""
-    with _Allocations() as mode:  # type: ignore[no-untyped-call]
-        yield lambda: mode.largest

@@ -19,11 +19,11 @@ from liger.declare import Kernel, load
 from liger.errors import KernelUnavailable
 from liger.plugins import GROUP
 from liger.registry import registry
-from liger.testing.behaviour import equal, fail, flat
-from liger.testing.cases import Case, dtypes, option_values, typical
+from liger.testing.behaviour import equal, fail
+from liger.testing.cases import Case, dtypes, make_cases, option_values, typical
 from liger.testing.compare import check_layout
 from liger.testing.compiled import run
-from liger.testing.contract import Results, assert_contract, evaluate, random_like
+from liger.testing.contract import Results, assert_contract, evaluate
 from liger.testing.observe import count_ops
 
 
@@ -60,28 +60,33 @@ def omitted_arguments(kernel: Kernel, device: str) -> None:
             in_full = run(fn, tensors, explicit)
         if short != long:
             fail(f"without options {dict(short)} served, with all defaults {dict(long)}")
-        equal(list(left_out), list(in_full), "arguments left out against explicit defaults")
+        equal(left_out, in_full, "arguments left out against explicit defaults")
 
 
 def parity(kernel: Kernel, device: str) -> None:
     """Every kernel of the op that serves the same call returns the same structure, dtypes, layouts and values."""
-    for dtype in dtypes(kernel):
-        for options in ({}, *({name: value} for name, value in option_values(kernel))):
-            case = typical(kernel, dtype).replace(options=options)
-            tensors, mine = _results(case, device)
-            for other in registry().kernels(kernel.op):
-                theirs = case.replace(kernel=other)
-                if other.name == kernel.name or not _serves(theirs, device):
-                    continue
+    for case in make_cases(kernel):
+        tensors, mine = _results(case, device)
+        for other in registry().kernels(kernel.op):
+            theirs = case.replace(kernel=other)
+            if other.name != kernel.name and _serves(theirs, device):
                 _same_structure(mine, _results(theirs, device)[1], tensors, f"{case.id}: {kernel.id} and {other.id}")
-                if other.rank > 0:  # each against the truth; the reference is what both are measured by
-                    theirs.check(device)
+    for other in registry().kernels(kernel.op):
+        for case in _parity_cases(kernel) if other.name != kernel.name and other.rank > 0 else ():
+            theirs = case.replace(kernel=other)
+            if _serves(theirs, device):  # each against the truth; the reference is what both are measured by
+                theirs.check(device)
+
+
+def _parity_cases(kernel: Kernel) -> list[Case]:
+    """The typical case in each dtype, by itself and with each option."""
+    chosen = [{}, *({name: value} for name, value in option_values(kernel))]
+    return [typical(kernel, dtype).replace(options=options) for dtype in dtypes(kernel) for options in chosen]
 
 
 def _results(case: Case, device: str) -> tuple[list[torch.Tensor | None], Results]:
     tensors, options = case.make(device)
-    fn = case.public()
-    return tensors, evaluate(fn, tensors, options, random_like(flat(fn(*tensors, **options))))
+    return tensors, evaluate(case.public(), tensors, options)
 
 
 def _serves(case: Case, device: str) -> bool:
@@ -99,8 +104,11 @@ def _same_structure(a: Results, b: Results, inputs: list[torch.Tensor | None], w
     kinds = [[None if t is None else (tuple(t.shape), t.dtype) for t in every(results)] for results in (a, b)]
     if kinds[0] != kinds[1]:
         fail(f"{who} differ in shape or dtype: {kinds[0]} and {kinds[1]}")
+    dense = all(t is None or t.is_contiguous() for t in inputs)  # otherwise a result may be laid out as an input is
     for mine, other in zip(every(a), every(b), strict=True):
         if mine is not None and other is not None:
+            if dense and mine.is_contiguous() != other.is_contiguous():
+                fail(f"{who} differ in strides: {mine.stride()} and {other.stride()}")
             check_layout(mine, other, inputs)
 
 
@@ -158,8 +166,7 @@ def _served_by_another(case: Case, device: str) -> None:
         public(*tensors, **options)
     if counts[kernel.op, kernel.name] or sum(counts.values()) != 1:
         fail(f"{case.id}: expected one call of another kernel, counted {dict(counts)}")
-    reduction = case.sizes.get(case.op.reduction) if case.op.reduction else None
-    assert_contract(public, load(case.op.reference), tensors, options, reduction=reduction)
+    assert_contract(public, load(case.op.reference), tensors, options, reduction=case.reduction)
 
 
 # -- Disabled, not importable ------------------------------------------------------------------------------------------
@@ -189,26 +196,27 @@ def _fresh_decisions() -> Iterator[None]:
 
 
 IMPORTS = """
-import importlib, sys
+import hashlib, importlib, os
 for name in {order!r}:
     importlib.import_module(name)
+if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
+    importlib.import_module("liger.testing.interpreter").fix()
 from liger.testing.cases import find, typical
 from liger.testing.compiled import run
-from liger.registry import registry
-case = typical(find({kernel!r}), "float32")
-tensors, options = case.make("cpu")
-fn = importlib.import_module("liger.dispatch").load(case.op.public)
-print([float(t.double().sum()) for t in run(fn, tensors, options)])
+case = typical(find({kernel!r}))
+tensors, options = case.make({device!r})
+made = run(case.public(), tensors, options)
+print([hashlib.sha256(t.contiguous().cpu().numpy().tobytes()).hexdigest() for t in made])
 """
 
 
 def import_order(kernel: Kernel, device: str) -> None:
-    """In fresh processes, whatever is imported first: the same results."""
+    """In fresh processes, whatever is imported first: the same bits."""
     if not _installed(kernel):
         return
     module = kernel.fn.partition(":")[0]
     orders = (["liger", "liger.ops", "torch", module], [module, "torch", "liger"])
-    printed = [_python(IMPORTS.format(order=order, kernel=kernel.id)) for order in orders]
+    printed = [_python(IMPORTS.format(order=order, kernel=kernel.id, device=device)) for order in orders]
     if len(set(printed)) != 1:
         fail(f"results depend on the order of imports: {printed}")
 

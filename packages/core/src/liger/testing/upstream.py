@@ -14,6 +14,7 @@ import torch
 import liger
 from liger.errors import AlreadyPatched, LigerError
 from liger.testing.compiled import count_graphs
+from liger.testing.memory import largest_allocation
 from liger.testing.models import (
     Pair,
     deep_copies,
@@ -24,7 +25,7 @@ from liger.testing.models import (
     snapshot,
     step,
 )
-from liger.testing.observe import count_ops, largest_allocation
+from liger.testing.observe import count_ops
 
 REFERENCE = {"prefer": "reference"}
 
