@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import mutants  # noqa: E402  (tools/ is no package)
+from liger.testing import checks  # noqa: E402
 
 MUTATIONS = mutants.load()
 every_mutation = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
@@ -45,6 +47,35 @@ def test_a_fault_that_a_cpu_shows_was_caught(mutation: mutants.Mutation) -> None
     result = mutants.current(MUTATIONS, mutants.committed()).get(mutation.name)
     assert mutation.gpus or result, f"not run since it changed: nox -s mutants -- --only {mutation.name}"
     assert result is None or result.gate, "no gate caught it"
+
+
+@functools.cache
+def names(kernel: str) -> set[str]:
+    return {str(check.id) for check in checks(kernel)}
+
+
+@every_mutation
+def test_a_fault_was_caught_by_a_check_that_there_still_is(mutation: mutants.Mutation) -> None:
+    result = mutants.current(MUTATIONS, mutants.committed()).get(mutation.name)
+    if result and result.gate == "checks":
+        again = f"{mutation.kernel} has no check {result.check!r} any more: run {mutation.name} again"
+        assert result.check in names(mutation.kernel), again
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["--gpu"], "nothing to run"),
+        (["--only", "rms-norm-int32-offset", "--kernel", "rope/triton"], "nothing to run"),
+    ],
+)
+def test_nothing_to_run_is_an_error(words, message, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(mutants, "devices", lambda: (0, "CPU"))
+    monkeypatch.setattr(mutants, "baseline", lambda *_: pytest.fail("it began"))
+    with pytest.raises(SystemExit) as stopped:
+        mutants.main(words)
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_a_result_counts_only_for_the_fault_it_was_made_with() -> None:
