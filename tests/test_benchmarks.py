@@ -303,6 +303,20 @@ def test_sizes_come_from_a_named_model_or_a_config(tmp_path) -> None:
         sizes("cross_entropy", model=str(tmp_path / "config.json"))
 
 
+def test_results_of_two_models_lie_apart(monkeypatch, tmp_path) -> None:
+    import torch
+
+    from liger.bench.options import Options
+    from liger.bench.run import folder
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    (tmp_path / "a-1.5").mkdir()
+    (tmp_path / "b").mkdir()
+    models = ("llama-3.2-1b", tmp_path / "a-1.5", tmp_path / "b/config.json", tmp_path / "c-2.5.json")
+    found = [folder(Options(model=str(model))) for model in models]
+    assert found == [Path("benchmarks/results/h200", name) for name in ("llama-3.2-1b", "a-1.5", "b", "c-2.5")]
+
+
 @pytest.mark.parametrize(
     "words, message",
     [

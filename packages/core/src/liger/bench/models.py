@@ -52,6 +52,14 @@ def config(model: str) -> dict[str, int]:
     return _completed(read.get("text_config", read))
 
 
+def called(model: str) -> str:
+    """What to call the results of a model: the known name, or that of the folder of its config.json."""
+    path = Path(model).resolve()
+    if model in MODELS or path.is_dir():
+        return path.name
+    return path.parent.name if path.name == "config.json" else path.stem
+
+
 def _completed(read: Mapping[str, Any]) -> dict[str, int]:
     """Integers alone, with what transformers takes for a field that is left out."""
     found = {key: value for key, value in read.items() if type(value) is int}

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from liger.bench import cap
 from liger.bench.inputs import Inputs
 from liger.bench.measure import Values, allocated, arguments, host, make_runner, numbers, peaks, release
+from liger.bench.models import called
 from liger.bench.options import OUT, Options
 from liger.bench.plan import Point, plan, point, toy
 from liger.bench.providers import Provider, eager, ours, providers
@@ -226,7 +227,7 @@ def folder(options: Options) -> Path:
     if options.smoke:
         return OUT
     name = "-".join(word for word in torch.cuda.get_device_name().lower().split() if word != "nvidia")
-    return Path("benchmarks/results", name, *([Path(options.model).stem] if options.model else []))
+    return Path("benchmarks/results", name, *([called(options.model)] if options.model else []))
 
 
 def run(options: Options) -> int:
