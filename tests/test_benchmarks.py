@@ -299,8 +299,18 @@ def test_sizes_come_from_a_named_model_or_a_config(tmp_path) -> None:
     config = {"text_config": {"hidden_size": 96, "num_attention_heads": 6, "intermediate_size": 200}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert {(s["NQ"], s["NK"], s["D"]) for s in sizes("rope", model=str(tmp_path))} == {(6, 6, 16)}
+    file = tmp_path / "config.json"
     with pytest.raises(ValueError, match="cross_entropy takes V from 'vocab_size', which .* does not have"):
-        sizes("cross_entropy", model=str(tmp_path / "config.json"))
+        sizes("cross_entropy", model=str(file))
+    file.write_text('{"text_config": null, "hidden_size": 64}')
+    assert sizes("rms_norm", model=str(file), tokens=1) == [{"R": 1, "H": 64}]
+    file.write_text('{"hidden_size": -4, "vocab_size": 0}')
+    for op, said in (("rms_norm", "H from 'hidden_size', which is -4"), ("cross_entropy", "V from 'vocab_size', .* 0")):
+        with pytest.raises(ValueError, match=f"{op} takes {said} in .*config.json, expected >= 1"):
+            sizes(op, model=str(file))
+    file.write_text('{"text_config": [1]}')
+    with pytest.raises(ValueError, match="holds list as text_config"):
+        sizes("rms_norm", model=str(file))
 
 
 def test_results_of_two_models_lie_apart(monkeypatch, tmp_path) -> None:
@@ -328,6 +338,10 @@ def test_results_of_two_models_lie_apart(monkeypatch, tmp_path) -> None:
         (["rope", "--kernels", "rms_norm/triton"], "nothing to time"),
         (["--smoke", "--model", "llama-3-8b"], "leave out --model"),
         (["--seconds", "0"], "must be positive"),
+        (["--seconds", "nan"], "must be positive"),
+        (["rope", "rms_norm", "--kernels", "rms_norm/triton"], "no Triton kernel of rope is among those chosen"),
+        (["rope", "--kernels", "rms_norm/triton,rope/triton"], "rms_norm/triton: no Triton kernel, or of an op that"),
+        (["--kernels", "rope/reference,rope/triton"], "rope/reference: no Triton kernel"),
     ],
 )
 def test_a_wrong_option_lists_what_there_is(words, message) -> None:
@@ -335,6 +349,37 @@ def test_a_wrong_option_lists_what_there_is(words, message) -> None:
 
     with pytest.raises(ValueError, match=message):
         parse(words)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--providers", ""], "--providers: expected names with commas between them, got ''"),
+        (["--kernels", " , "], "--kernels: expected names"),
+        (["--base", "HEAD", "--ncu"], "--ncu: not allowed with argument --base"),
+    ],
+)
+def test_a_malformed_command_line_is_refused(words, message, capsys) -> None:
+    from liger.bench.options import parse
+
+    with pytest.raises(SystemExit):
+        parse(words)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        (["rms_norm", "--providers", "ours,liger-kernel"], "provider liger-kernel"),
+        (["silu_mul", "--providers", "ours,F.rms_norm"], "provider F.rms_norm"),
+        (["linear_cross_entropy", "silu_mul", "--modes", "forward"], "op linear_cross_entropy"),
+        (["linear_cross_entropy", "--modes", "full,forward"], "mode forward"),
+    ],
+)
+def test_what_was_named_and_will_have_no_row_is_an_error(words, named, main, tmp_path) -> None:
+    with pytest.raises(ValueError, match=f"no row of {named}: what is named has to be installed"):
+        main("--smoke", *words, "--out", tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_passes_everything_on() -> None:

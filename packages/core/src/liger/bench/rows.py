@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from liger.bench import MODES
 from liger.bench.options import Options
 from liger.bench.plan import Point
 from liger.bench.providers import Provider, providers
@@ -44,6 +45,17 @@ def expected(points: Iterable[Point], options: Options) -> dict[Key, Provider]:
                 if mode in provider.modes:
                     out[point.op.name, point.case, mode, provider.name] = provider
     return out
+
+
+def unserved(wanted: Iterable[Key], options: Options) -> list[str]:
+    """The ops, modes and providers that were named by hand and will have no row."""
+    keys = list(wanted)
+    named = {
+        "op": (options.ops, {op for op, _, _, _ in keys}),
+        "mode": (() if options.modes == MODES else options.modes, {mode for _, _, mode, _ in keys}),
+        "provider": (options.providers, {provider.partition("/")[0] for _, _, _, provider in keys}),
+    }
+    return [f"{kind} {name}" for kind, (names, served) in named.items() for name in names if name not in served]
 
 
 def failures(rows: Sequence[Row], wanted: Mapping[Key, Provider]) -> list[str]:
