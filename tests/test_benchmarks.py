@@ -234,7 +234,10 @@ def test_the_assessment_flags_what_is_much_worse() -> None:
     assert "under 85 % of the limit in 1 of 1 rows, at worst 45 %" in bad and "at worst 50 MiB more" in bad
     odd = row("odd", status="wrong", problem="off by 3")
     text = markdown([row(), row("eager", p50=2.0), row("peer", p50=0.99), odd])
-    assert "| 2.00 | 0.99 peer | 1.01 (1.01-1.01) = |" in text
+    assert "| 2.00 | 0.99 peer | 1.01 (1.01-1.01) = |" in text and "| peak MiB | saving |" in text
+    for ours, eager, cells in ((100.0, 250.0, "100 | 2.50"), (None, 250.0, "- | -"), (0.0, 9.0, "0 | -")):
+        assert f"| {cells} |" in markdown([row(peak=ours), row("eager", peak=eager)])
+    assert "| 100 | - |" in markdown([row()])
     assert "- rms_norm R=8 H=16 forward: odd: wrong: off by 3" in text
 
 
