@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -257,7 +258,8 @@ def test_an_interval_decides_what_is_within_2_percent() -> None:
         ([row(peak=106.0), row(mode="full")], 1, "memory"),
         ([row()], 1, "missing"),
         ([row(), row(mode="full", status="wrong")], 1, "missing"),
-        ([row(p50=0.5, peak=None), row(mode="full"), row("eager", p50=9.0)], 0, "-50.0"),
+        ([row(p50=0.5), row(mode="full"), row("eager", p50=9.0)], 0, "-50.0"),
+        ([row(p50=0.5, peak=None), row(mode="full")], 1, "memory is missing"),
     ],
 )
 def test_compare_finds_what_became_worse(new, status, says, tmp_path, capsys) -> None:
@@ -269,7 +271,64 @@ def test_compare_finds_what_became_worse(new, status, says, tmp_path, capsys) ->
     for name in ("", "rms_norm.json"):
         assert main(["compare", str(tmp_path / "old" / name), str(tmp_path / "new" / name)]) == status
         assert says in capsys.readouterr().out
-    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new"), "--percent", "7"]) == (says == "missing")
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new"), "--percent", "7"]) == ("missing" in says)
+
+
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        *(
+            ([row() | {"p50": p50}], f"p50 is {p50}, expected a positive")
+            for p50 in (math.nan, math.inf, 0, -5.0, None, "1")
+        ),
+        ([row(peak=math.nan)], "peak_mib is nan"),
+        ([{k: v for k, v in row().items() if k != "p50"}], "a row lacks p50"),
+        ([{k: v for k, v in row().items() if k != "versions"}], "a row lacks versions"),
+        ([row(p50=10.0), row()], "has two rows of rms_norm R=8 H=16 forward ours"),
+    ],
+)
+def test_compare_refuses_damaged_rows(old, rows, message, tmp_path) -> None:
+    from liger.bench.main import main
+    from liger.bench.rows import write
+
+    write([row()], tmp_path / "fine")
+    write(rows, tmp_path / "damaged")
+    pair = ("damaged", "fine") if old else ("fine", "damaged")
+    with pytest.raises(ValueError, match=f"damaged.*{message}"):
+        main(["compare", *(str(tmp_path / name) for name in pair)])
+
+
+@pytest.mark.parametrize("text", ['<<<<<<< HEAD\n{"format": 1', '{"format": 0, "rows": []}', '{"format": 1}', "[1]"])
+def test_compare_passes_over_no_file_of_an_op(text, tmp_path) -> None:
+    from liger.bench.main import main
+    from liger.bench.rows import write
+
+    write([row()], tmp_path)
+    (tmp_path / "base.json").write_text(text)
+    assert main(["compare", str(tmp_path), str(tmp_path)]) == 0
+    (tmp_path / "rope.json").write_text(text)
+    with pytest.raises(ValueError, match=r"rope.json is no result of `liger bench` in format 1"):
+        main(["compare", str(tmp_path), str(tmp_path)])
+
+
+@pytest.mark.parametrize("percent", ["nan", "inf", "-1"])
+def test_compare_needs_a_percentage(percent) -> None:
+    from liger.bench.main import main
+
+    with pytest.raises(ValueError, match="--percent must be a number from 0, got"):
+        main(["compare", "old", "new", "--percent", percent])
+
+
+def test_compare_names_other_versions(tmp_path, capsys) -> None:
+    from liger.bench.main import main
+    from liger.bench.rows import write
+
+    write([row()], tmp_path / "old")
+    write([row(versions={"torch": "2", "triton": "3.7"})], tmp_path / "new")
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
+    out = capsys.readouterr().out
+    assert "warning: triton None in OLD, 3.7 in NEW" in out and "torch" not in out
 
 
 def test_compare_refuses_what_is_no_pair_of_results(tmp_path) -> None:
