@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -234,7 +235,10 @@ def test_the_assessment_flags_what_is_much_worse() -> None:
     assert "under 85 % of the limit in 1 of 1 rows, at worst 45 %" in bad and "at worst 50 MiB more" in bad
     odd = row("odd", status="wrong", problem="off by 3")
     text = markdown([row(), row("eager", p50=2.0), row("peer", p50=0.99), odd])
-    assert "| 2.00 | 0.99 peer | 1.01 (1.01-1.01) = |" in text
+    assert "| 2.00 | 0.99 peer | 1.01 (1.01-1.01) = |" in text and "| peak MiB | saving |" in text
+    for ours, eager, cells in ((100.0, 250.0, "100 | 2.50"), (None, 250.0, "- | -"), (0.0, 9.0, "0 | -")):
+        assert f"| {cells} |" in markdown([row(peak=ours), row("eager", peak=eager)])
+    assert "| 100 | - |" in markdown([row()])
     assert "- rms_norm R=8 H=16 forward: odd: wrong: off by 3" in text
 
 
@@ -254,7 +258,8 @@ def test_an_interval_decides_what_is_within_2_percent() -> None:
         ([row(peak=106.0), row(mode="full")], 1, "memory"),
         ([row()], 1, "missing"),
         ([row(), row(mode="full", status="wrong")], 1, "missing"),
-        ([row(p50=0.5, peak=None), row(mode="full"), row("eager", p50=9.0)], 0, "-50.0"),
+        ([row(p50=0.5), row(mode="full"), row("eager", p50=9.0)], 0, "-50.0"),
+        ([row(p50=0.5, peak=None), row(mode="full")], 1, "memory is missing"),
     ],
 )
 def test_compare_finds_what_became_worse(new, status, says, tmp_path, capsys) -> None:
@@ -266,7 +271,64 @@ def test_compare_finds_what_became_worse(new, status, says, tmp_path, capsys) ->
     for name in ("", "rms_norm.json"):
         assert main(["compare", str(tmp_path / "old" / name), str(tmp_path / "new" / name)]) == status
         assert says in capsys.readouterr().out
-    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new"), "--percent", "7"]) == (says == "missing")
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new"), "--percent", "7"]) == ("missing" in says)
+
+
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        *(
+            ([row() | {"p50": p50}], f"p50 is {p50}, expected a positive")
+            for p50 in (math.nan, math.inf, 0, -5.0, None, "1")
+        ),
+        ([row(peak=math.nan)], "peak_mib is nan"),
+        ([{k: v for k, v in row().items() if k != "p50"}], "a row lacks p50"),
+        ([{k: v for k, v in row().items() if k != "versions"}], "a row lacks versions"),
+        ([row(p50=10.0), row()], "has two rows of rms_norm R=8 H=16 forward ours"),
+    ],
+)
+def test_compare_refuses_damaged_rows(old, rows, message, tmp_path) -> None:
+    from liger.bench.main import main
+    from liger.bench.rows import write
+
+    write([row()], tmp_path / "fine")
+    write(rows, tmp_path / "damaged")
+    pair = ("damaged", "fine") if old else ("fine", "damaged")
+    with pytest.raises(ValueError, match=f"damaged.*{message}"):
+        main(["compare", *(str(tmp_path / name) for name in pair)])
+
+
+@pytest.mark.parametrize("text", ['<<<<<<< HEAD\n{"format": 1', '{"format": 0, "rows": []}', '{"format": 1}', "[1]"])
+def test_compare_passes_over_no_file_of_an_op(text, tmp_path) -> None:
+    from liger.bench.main import main
+    from liger.bench.rows import write
+
+    write([row()], tmp_path)
+    (tmp_path / "base.json").write_text(text)
+    assert main(["compare", str(tmp_path), str(tmp_path)]) == 0
+    (tmp_path / "rope.json").write_text(text)
+    with pytest.raises(ValueError, match=r"rope.json is no result of `liger bench` in format 1"):
+        main(["compare", str(tmp_path), str(tmp_path)])
+
+
+@pytest.mark.parametrize("percent", ["nan", "inf", "-1"])
+def test_compare_needs_a_percentage(percent) -> None:
+    from liger.bench.main import main
+
+    with pytest.raises(ValueError, match="--percent must be a number from 0, got"):
+        main(["compare", "old", "new", "--percent", percent])
+
+
+def test_compare_names_other_versions(tmp_path, capsys) -> None:
+    from liger.bench.main import main
+    from liger.bench.rows import write
+
+    write([row()], tmp_path / "old")
+    write([row(versions={"torch": "2", "triton": "3.7"})], tmp_path / "new")
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
+    out = capsys.readouterr().out
+    assert "warning: triton None in OLD, 3.7 in NEW" in out and "torch" not in out
 
 
 def test_compare_refuses_what_is_no_pair_of_results(tmp_path) -> None:
@@ -299,8 +361,32 @@ def test_sizes_come_from_a_named_model_or_a_config(tmp_path) -> None:
     config = {"text_config": {"hidden_size": 96, "num_attention_heads": 6, "intermediate_size": 200}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert {(s["NQ"], s["NK"], s["D"]) for s in sizes("rope", model=str(tmp_path))} == {(6, 6, 16)}
+    file = tmp_path / "config.json"
     with pytest.raises(ValueError, match="cross_entropy takes V from 'vocab_size', which .* does not have"):
-        sizes("cross_entropy", model=str(tmp_path / "config.json"))
+        sizes("cross_entropy", model=str(file))
+    file.write_text('{"text_config": null, "hidden_size": 64}')
+    assert sizes("rms_norm", model=str(file), tokens=1) == [{"R": 1, "H": 64}]
+    file.write_text('{"hidden_size": -4, "vocab_size": 0}')
+    for op, said in (("rms_norm", "H from 'hidden_size', which is -4"), ("cross_entropy", "V from 'vocab_size', .* 0")):
+        with pytest.raises(ValueError, match=f"{op} takes {said} in .*config.json, expected >= 1"):
+            sizes(op, model=str(file))
+    file.write_text('{"text_config": [1]}')
+    with pytest.raises(ValueError, match="holds list as text_config"):
+        sizes("rms_norm", model=str(file))
+
+
+def test_results_of_two_models_lie_apart(monkeypatch, tmp_path) -> None:
+    import torch
+
+    from liger.bench.options import Options
+    from liger.bench.run import folder
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    (tmp_path / "a-1.5").mkdir()
+    (tmp_path / "b").mkdir()
+    models = ("llama-3.2-1b", tmp_path / "a-1.5", tmp_path / "b/config.json", tmp_path / "c-2.5.json")
+    found = [folder(Options(model=str(model))) for model in models]
+    assert found == [Path("benchmarks/results/h200", name) for name in ("llama-3.2-1b", "a-1.5", "b", "c-2.5")]
 
 
 @pytest.mark.parametrize(
@@ -314,6 +400,10 @@ def test_sizes_come_from_a_named_model_or_a_config(tmp_path) -> None:
         (["rope", "--kernels", "rms_norm/triton"], "nothing to time"),
         (["--smoke", "--model", "llama-3-8b"], "leave out --model"),
         (["--seconds", "0"], "must be positive"),
+        (["--seconds", "nan"], "must be positive"),
+        (["rope", "rms_norm", "--kernels", "rms_norm/triton"], "no Triton kernel of rope is among those chosen"),
+        (["rope", "--kernels", "rms_norm/triton,rope/triton"], "rms_norm/triton: no Triton kernel, or of an op that"),
+        (["--kernels", "rope/reference,rope/triton"], "rope/reference: no Triton kernel"),
     ],
 )
 def test_a_wrong_option_lists_what_there_is(words, message) -> None:
@@ -321,6 +411,37 @@ def test_a_wrong_option_lists_what_there_is(words, message) -> None:
 
     with pytest.raises(ValueError, match=message):
         parse(words)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--providers", ""], "--providers: expected names with commas between them, got ''"),
+        (["--kernels", " , "], "--kernels: expected names"),
+        (["--base", "HEAD", "--ncu"], "--ncu: not allowed with argument --base"),
+    ],
+)
+def test_a_malformed_command_line_is_refused(words, message, capsys) -> None:
+    from liger.bench.options import parse
+
+    with pytest.raises(SystemExit):
+        parse(words)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        (["rms_norm", "--providers", "ours,liger-kernel"], "provider liger-kernel"),
+        (["silu_mul", "--providers", "ours,F.rms_norm"], "provider F.rms_norm"),
+        (["linear_cross_entropy", "silu_mul", "--modes", "forward"], "op linear_cross_entropy"),
+        (["linear_cross_entropy", "--modes", "full,forward"], "mode forward"),
+    ],
+)
+def test_what_was_named_and_will_have_no_row_is_an_error(words, named, main, tmp_path) -> None:
+    with pytest.raises(ValueError, match=f"no row of {named}: what is named has to be installed"):
+        main("--smoke", *words, "--out", tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_passes_everything_on() -> None:
@@ -386,6 +507,13 @@ def test_two_revisions_are_timed_in_turn(edited, main, monkeypatch, capsys, tmp_
         ("packages/core/src/liger/testing/compare.py", "FACTOR = 2.0", "FACTOR = 4.0", "compare.py"),
         ("packages/kernels-act/src/liger_kernels_act/silu_mul.py", "(gate) * up", "(gate) * up * 1", "mul_reference"),
         ("packages/kernels-norm/src/liger_kernels_norm/rms_norm.py", "1 + 0.2", "1 + 0.3", "rms_norm_inputs"),
+        ("packages/core/src/liger/bench/stats.py", "import math", "import math as math", "the timer.*bench/stats.py"),
+        (
+            "packages/kernels-norm/src/liger_kernels_norm/plugin.py",
+            'reduction="H"',
+            "reduction=None",
+            "op rms_norm is declared otherwise, .*: reduction is 'H' there and None here",
+        ),
         ("packages/core/src/liger/numerics.py", "else x.float()", "else x.double()", "liger.numerics:acc"),
     ],
 )

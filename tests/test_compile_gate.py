@@ -127,12 +127,83 @@ def test_budget_that_nothing_needs_is_found():
     assert "op/triton _g" in line
 
 
-@pytest.mark.parametrize("line", ['reason = " "', 'reason = "faster"\nspills = 1', ""])
-def test_budget_without_reason_or_with_a_typing_error_is_refused(tmp_path, line):
+@pytest.mark.parametrize(
+    "allowed, used, said",
+    [
+        ({"spilled": 16}, {"spilled": 8}, []),
+        ({"spilled": 20}, {"spilled": 8}, ["spilled = 20, used are 8"]),
+        ({"spilled": 8, "stack": 4}, {"spilled": 8}, ["stack = 4, used are 0"]),
+    ],
+)
+def test_budget_that_allows_far_too_much_is_found(allowed, used, said):
+    found = unneeded([budget(**allowed)], [launch(**used)])
+    assert [line.partition("is too loose: ")[2] for line in found] == said
+
+
+ENTRY = '[[budget]]\nkernel = "op/triton"\nfunction = "_f"\n'
+FINE = ENTRY + 'reason = "faster"\n'
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (ENTRY, r"entry 1: unknown \[\], missing \['reason'\]"),
+        (ENTRY + 'reason = " "', "entry 1: reason is ' ', expected words"),
+        (ENTRY + "reason = 0", "entry 1: reason is 0, expected words"),
+        (FINE + "spills = 1", r"entry 1: unknown \['spills'\]"),
+        (FINE + "spilled = -4", "entry 1: spilled is -4, expected a whole number of bytes"),
+        (FINE + "spilled = true", "spilled is True"),
+        (FINE + "stack = inf", "stack is inf"),
+        (FINE + 'stack = "16"', "stack is '16'"),
+        (FINE + FINE + 'targets = "sm80"', "entry 2: targets is 'sm80', expected a list of sm80, sm90"),
+        (FINE + 'targets = ["sm79"]', r"targets is \['sm79'\]"),
+        (FINE + 'constants = "("', r"constants is '\(', expected a regular expression"),
+        (FINE + "constants = 1", "constants is 1, expected a regular expression"),
+        (FINE + 'targets = ["gfx942"]\nshared = 65536', "shared is 65536, which gfx942 allow anyway: 65536"),
+        (FINE + "shared = 200_000", "allow anyway: 232448"),
+        (FINE.replace("[[budget]]", "[budget]"), "holds no list of tables, expected"),
+        (FINE.replace("budget", "budgets"), r"holds \['budgets'\], expected"),
+    ],
+)
+def test_wrong_budget_file_is_refused(tmp_path, text, message):
     file = tmp_path / "budget.toml"
-    file.write_text(f'[[budget]]\nkernel = "op/triton"\nfunction = "_f"\n{line}\n')
-    with pytest.raises(ValueError, match=r"budget.toml, entry 1"):
+    file.write_text(text)
+    with pytest.raises(ValueError, match=f"budget.toml.* {message}"):
         read_budgets(file)
+
+
+def test_budget_of_shared_memory(tmp_path):
+    file = tmp_path / "budget.toml"
+    file.write_text(FINE + 'targets = ["gfx942"]\nshared = 70_000')
+    assert launch(shared=70_000).faults(read_budgets(file)) == []
+    assert launch(shared=70_001).faults(read_budgets(file)) == ["shared 70001 exceeds 70000"]
+
+
+@pytest.mark.parametrize("name", ["--kernels", "--targets"])
+def test_option_without_a_value_is_refused(name):
+    from compile_gate import parse
+
+    with pytest.raises(SystemExit):
+        parse([name])
+
+
+@pytest.mark.parametrize(
+    "words, launches, status",
+    [
+        ([], [launch()], 1),
+        (["--targets", "sm90"], [launch()], 0),
+        (["--targets", "sm90"], [], 1),
+    ],
+)
+def test_everything_in_time_and_something_at_all(words, launches, status, monkeypatch):
+    import compile_gate
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(compile_gate, "ALLOWED_SECONDS", -1)
+    monkeypatch.setattr(compile_gate, "read_budgets", list)
+    result = compile_gate.Result("op/triton", "gfx942", launches)
+    monkeypatch.setattr(compile_gate, "gate_all", lambda *_: iter([result]))
+    assert compile_gate.main(["--jobs", "2", *words]) == status
 
 
 def test_budgets_of_the_repository_can_be_read():

@@ -15,23 +15,24 @@ sys.path.insert(0, str(ROOT / "tools"))
 from gpu_report import main  # noqa: E402  (tools/ is no package)
 
 
-def suite(work: Path, name: str, code: int | None, passed: int = 0, failed: int = 0, skipped: int = 0) -> None:
+def suite(work: Path, name: str, code: int | str, passed: int = 0, failed: int = 0, skipped: int = 0) -> None:
     """The files that a suite leaves behind."""
     (work / f"{name}.log").write_text("..s\n")
-    if code is None:
+    if code != "":
+        (work / f"{name}.rc").write_text(f"{code}\n")
+    if not isinstance(code, int):
         return
-    (work / f"{name}.rc").write_text(f"{code}\n")
     bad = '<testcase name="t"><failure message="off by 1"/></testcase>' * failed
     numbers = f'tests="{passed + failed + skipped}" failures="{failed}" errors="0" skipped="{skipped}" time="1.5"'
     (work / f"{name}.xml").write_text(f"<testsuites><testsuite {numbers}>{bad}</testsuite></testsuites>")
 
 
-def report(tmp_path: Path, bench: int | None = 0) -> tuple[int, dict[str, str]]:
+def report(tmp_path: Path, bench: int | str = 0) -> tuple[int, dict[str, str]]:
     """Exit status, and status by suite."""
     out = tmp_path / "out"
     out.mkdir()
     (out / "bench.log").write_text("op  ours ms\n")
-    if bench is not None:
+    if bench != "":
         (tmp_path / "bench.rc").write_text(str(bench))
     code = main(tmp_path, out)
     found = json.loads((out / "gpu.json").read_text())["suites"]
@@ -40,7 +41,7 @@ def report(tmp_path: Path, bench: int | None = 0) -> tuple[int, dict[str, str]]:
 
 def test_passed_and_left_out_are_well(tmp_path):
     suite(tmp_path, "norm", 0, passed=3, skipped=1)
-    suite(tmp_path, "wrappers", None)
+    suite(tmp_path, "wrappers", "left out")
     assert report(tmp_path) == (0, {"norm": "passed", "wrappers": "left out"})
 
 
@@ -51,6 +52,7 @@ def test_passed_and_left_out_are_well(tmp_path):
         (5, {}, "nothing ran"),
         (1, {"passed": 3, "failed": 1}, "failed (1)"),
         (124, {}, "timed out"),
+        ("", {}, "died"),
     ],
 )
 def test_anything_else_fails(tmp_path, capsys, code, counts, expected):
@@ -62,7 +64,7 @@ def test_anything_else_fails(tmp_path, capsys, code, counts, expected):
     assert ("off by 1" in table) == bool(counts.get("failed"))
 
 
-@pytest.mark.parametrize("bench, code", [(1, 1), (124, 1), (None, 0)])
+@pytest.mark.parametrize("bench, code", [(1, 1), (124, 1), ("", 1), ("left out", 0)])
 def test_benchmarks_count_where_they_ran(tmp_path, bench, code):
     suite(tmp_path, "norm", 0, passed=3)
     assert report(tmp_path, bench)[0] == code

@@ -59,6 +59,22 @@ def test_checks_that_caught_a_fault_still_exist(kernel: str) -> None:
     assert not gone, f"renamed or gone since: nox -s mutants -- --only {' '.join(gone)}"
 
 
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["--gpu"], "nothing to run"),
+        (["--only", "rms-norm-int32-offset", "--kernel", "rope/triton"], "nothing to run"),
+    ],
+)
+def test_nothing_to_run_is_an_error(words, message, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(mutants, "devices", lambda: (0, "CPU"))
+    monkeypatch.setattr(mutants, "baseline", lambda *_: pytest.fail("it began"))
+    with pytest.raises(SystemExit) as stopped:
+        mutants.main(words)
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
+
+
 def test_a_result_counts_only_for_the_fault_it_was_made_with() -> None:
     fault = MUTATIONS[0]
     result = mutants.Result(fault.plant, "checks", "contract", "", "CPU", 1)

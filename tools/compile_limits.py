@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 BUDGET = Path(__file__).with_name("compile_budget.toml")
 THREADS_LIMIT = 1024  # of one program, everywhere
+USES = ("spilled", "stack", "shared")  # what an entry may allow more of
+LOOSE = 2  # times what is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class Launch:
         limits = {
             "spilled": max((b.spilled for b in allowed), default=0),
             "stack": max((b.stack for b in allowed), default=0),
-            "shared": max((b.shared for b in allowed), default=0) or TARGETS[self.target].shared,
+            "shared": max(TARGETS[self.target].shared, *(b.shared for b in allowed), 0),
             "threads": THREADS_LIMIT,
         }
         out = [f"{name} was not measured" for name in ("registers", *limits) if getattr(self, name) is None]
@@ -117,29 +120,62 @@ def read_budgets(file: Path = BUDGET) -> list[Budget]:
     """The entries of a budget file.
 
     Raises:
-        ValueError: an entry has a field that does not exist, lacks one, or gives no reason.
+        ValueError: the file has something else than entries, or an entry has a field that does not exist, lacks one, or
+            has one of a wrong type or value.
     """
+    read = tomllib.loads(file.read_text(encoding="utf-8"))
+    entries = read.pop("budget", [])
+    if read or not (isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)):
+        raise ValueError(f"{file.name} holds {sorted(read) or 'no list of tables'}, expected [[budget]] entries alone")
     fields = {f.name: f.default is dataclasses.MISSING for f in dataclasses.fields(Budget)}
     out = []
-    for number, entry in enumerate(tomllib.loads(file.read_text(encoding="utf-8")).get("budget", []), start=1):
-        unknown = entry.keys() - fields
-        missing = [name for name, needed in fields.items() if needed and not str(entry.get(name, "")).strip()]
+    for number, entry in enumerate(entries, start=1):
+        unknown, missing = (
+            sorted(entry.keys() - fields),
+            [n for n, needed in fields.items() if needed and n not in entry],
+        )
         if unknown or missing:
-            raise ValueError(
-                f"{file.name}, entry {number}: unknown {sorted(unknown)}, missing {missing}; "
-                f"the fields are {', '.join(fields)}"
-            )
+            said = f"unknown {unknown}, missing {missing}; the fields are {', '.join(fields)}"
+            raise ValueError(f"{file.name}, entry {number}: {said}")
+        if wrong := list(_wrong(entry)):
+            raise ValueError(f"{file.name}, entry {number}: {'; '.join(wrong)}")
         out.append(Budget(**entry))
     return out
 
 
+def _wrong(entry: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the values of an entry."""
+    for name in ("kernel", "function", "reason"):
+        if not isinstance(entry[name], str) or not entry[name].strip():
+            yield f"{name} is {entry[name]!r}, expected words"
+    for name in USES:
+        if type(entry.get(name, 0)) is not int or entry.get(name, 0) < 0:
+            yield f"{name} is {entry[name]!r}, expected a whole number of bytes, 0 or more"
+    targets = entry.get("targets", [])
+    if not isinstance(targets, list) or any(target not in list(TARGETS) for target in targets):
+        yield f"targets is {targets!r}, expected a list of {', '.join(TARGETS)}"
+    elif type(shared := entry.get("shared", 0)) is int and shared:
+        limit = max(TARGETS[target].shared for target in targets or TARGETS)
+        if shared <= limit:
+            yield f"shared is {shared}, which {', '.join(targets or TARGETS)} allow anyway: {limit}"
+    try:
+        re.compile(entry.get("constants", ""))
+    except (re.error, TypeError) as error:
+        yield f"constants is {entry['constants']!r}, expected a regular expression: {error}"
+
+
 def unneeded(budgets: Sequence[Budget], launches: Sequence[Launch]) -> list[str]:
-    """A line for each entry without which no launch would have a fault."""
+    """A line for each entry without which no launch would have a fault, and for each that allows far too much."""
     out = []
     for budget in budgets:
         rest = [b for b in budgets if b is not budget]
         concerned = [launch for launch in launches if budget.concerns(launch)]
+        what = f"{budget.kernel} {budget.function} {budget.constants}".rstrip()
         if all(launch.faults(rest) == launch.faults(budgets) for launch in concerned):
-            what = f"{budget.kernel} {budget.function} {budget.constants}".rstrip()
             out.append(f"{BUDGET.name}: no launch needs the entry of {what}; delete it")
+            continue
+        for name in ("spilled", "stack"):
+            allowed, used = getattr(budget, name), max(getattr(launch, name) or 0 for launch in concerned)
+            if allowed > LOOSE * used:
+                out.append(f"{BUDGET.name}: the entry of {what} is too loose: {name} = {allowed}, used are {used}")
     return out

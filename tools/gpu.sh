@@ -5,8 +5,8 @@
 #   LIGER_ONLY=second_device tools/gpu.sh OUT [WHEELS]      of the kernels' tests those that `pytest -k` selects, no more
 #
 # OUT gets tests.log, bench.log, bench/ (what `liger bench` writes) and gpu.json (commit, versions, device, counts), and the
-# exit status is 1 if a test failed, a suite ran none or ran out of time, or the benchmarks failed. All of it takes at most
-# LIGER_TEST_SECONDS (300) + LIGER_BIG_SECONDS (120, tests that need most of the GPU's memory, by themselves) +
+# exit status is 1 if a test failed, a suite ran none, died or ran out of time, or the benchmarks failed. All of it takes at
+# most LIGER_TEST_SECONDS (300) + LIGER_BIG_SECONDS (120, tests that need most of the GPU's memory, by themselves) +
 # LIGER_BENCH_SECONDS (600) and a minute; 0 leaves tests or benchmarks out. LIGER_SHA names the commit where git cannot.
 set -u
 [ $# -ge 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
@@ -67,6 +67,7 @@ everything() {
         suite wrappers tests/test_wrappers.py -k "not fsdp and not ddp" &
     else
         echo "left out: accelerate or peft cannot be imported" >"$work/wrappers.log"
+        echo "left out" >"$work/wrappers.rc"
     fi
     wait
     test_seconds=$big_seconds
@@ -74,11 +75,13 @@ everything() {
 }
 
 benchmarks() {
+    rm "$work/bench.rc"
     timeout -k 5 $((bench_seconds + 60)) "$python" -m liger.bench --seconds "$bench_seconds" --out "$out/bench" \
         >"$out/bench.log" 2>&1
     echo $? >"$work/bench.rc"
 }
 
+echo "left out" >"$work/bench.rc" # what died without a status of its own counts as failed
 if [ -n "$only" ]; then
     kernels "$only"
     wait

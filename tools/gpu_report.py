@@ -15,8 +15,10 @@ from xml.etree import ElementTree
 NAMES = ("torch", "triton", "transformers", "accelerate", "peft", "pytest", "liger-core", "liger-kernel")
 TIMED_OUT = (124, 137)
 NOTHING = 5
-STATUS: dict[int | None, str] = {  # of pytest
-    None: "left out",
+LEFT_OUT = "left out"
+STATUS: dict[int | str, str] = {  # of pytest
+    LEFT_OUT: LEFT_OUT,
+    "": "died",
     0: "passed",
     NOTHING: "nothing ran",
     **dict.fromkeys(TIMED_OUT, "timed out"),
@@ -49,18 +51,22 @@ def unfinished(log: Path) -> dict[str, int]:
     return {"passed": text.count("."), "failed": text.count("F") + text.count("E"), "skipped": text.count("s")}
 
 
+def code(rc: Path) -> int | str:
+    """The exit status that a suite wrote, "left out", or "" if it died before it could write any."""
+    text = rc.read_text(encoding="utf-8").strip() if rc.is_file() else ""
+    return text if text in (LEFT_OUT, "") else int(text)
+
+
 def suites(work: Path) -> dict[str, dict[str, Any]]:
-    """Each suite's counts and status: passed, failed, timed out, nothing ran, or left out."""
+    """Each suite's counts and status: passed, failed, timed out, nothing ran, died, or left out."""
     out = {}
     for log in sorted(work.glob("*.log")):
-        status = log.with_suffix(".rc")
-        found = counts(log.with_suffix(".xml"))
-        code = int(status.read_text()) if status.is_file() else None
-        if code in TIMED_OUT:
+        ended, found = code(log.with_suffix(".rc")), counts(log.with_suffix(".xml"))
+        if ended in TIMED_OUT:
             found |= unfinished(log)
-        if code == 0 and not found["passed"]:  # all skipped is not passed
-            code = NOTHING
-        out[log.stem] = {"status": STATUS.get(code, f"failed ({code})"), **found}
+        if ended == 0 and not found["passed"]:  # all skipped is not passed
+            ended = NOTHING
+        out[log.stem] = {"status": STATUS.get(ended, f"failed ({ended})"), **found}
     return out
 
 
@@ -81,12 +87,11 @@ def machine() -> dict[str, Any]:
 def main(work: Path, out: Path) -> int:
     """Write gpu.json, print a table, return the exit status."""
     found = suites(work)
-    ran = work / "bench.rc"  # they may be left out
-    bench = int(ran.read_text()) if ran.is_file() else None
+    bench = code(work / "bench.rc")
     report = {**machine(), "suites": found, "bench_status": bench}
     (out / "gpu.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(f"{report['device']}, commit {report['sha'][:12]}, {report['versions']}")
-    if bench is not None:
+    if bench != LEFT_OUT and (out / "bench.log").is_file():
         log = (out / "bench.log").read_text(encoding="utf-8", errors="replace")
         print(log[log.find("op  ") :].rstrip() if "ours ms" in log else log[-3000:])
     print(f"\n{'suite':24}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}  status")
@@ -95,7 +100,7 @@ def main(work: Path, out: Path) -> int:
         for failure in s["failures"][:4]:
             print(f"    {failure['test'][:80]}: {failure['message'].partition(chr(10))[0][:120]}")
     print(f"{'bench':57}  {STATUS.get(bench, f'failed ({bench})')}")
-    return int(bench not in (0, None) or any(s["status"] not in ("passed", "left out") for s in found.values()))
+    return int(bench not in (0, LEFT_OUT) or any(s["status"] not in ("passed", LEFT_OUT) for s in found.values()))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ Gates, up to the first that is red: the checks of the kernel; tests, by default 
 changed; where the fault asks for it, the compile gate. Without a fault all of them have to be green. On a CPU Triton's
 interpreter runs the kernels; ``--gpu`` takes the faults that only a GPU can show. Nothing of ours has to be installed.
 
-Results are merged into docs/mutants.json, from which docs/mutants.md is written. Exit status: 1 if a fault survived.
+Results are merged into docs/mutants.json, from which docs/mutants.md is written. Exit status: 1 if a fault survived,
+2 if there is nothing to run.
 """
 
 from __future__ import annotations
@@ -322,9 +323,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", action="store_true", help="run those that need a GPU, and no others")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time; one per core by default")
     options = parser.parse_args(arguments)
+    if options.jobs < 1:
+        parser.error(f"--jobs must be at least 1, got {options.jobs}")
     mutations = load()
     gpus, where = devices() if options.gpu else (0, "CPU")
     chosen = choose(mutations, options, gpus)
+    if not chosen:
+        parser.error("nothing to run: no fault that was chosen can be shown here")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for job in range(options.jobs):
@@ -343,7 +348,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write(mutations, {**committed(), **made})  # each time: a run that is stopped keeps what it has
     survived = [name for name, result in made.items() if not result.gate]
     print(f"{len(made) - len(survived)} of {len(made)} faults were caught; survived: {', '.join(survived) or 'none'}")
-    return 1 if survived or not made else 0
+    return 1 if survived else 0
 
 
 if __name__ == "__main__":

@@ -247,9 +247,9 @@ def launch_losses(
     # copy's time at V=128256 on an H200, with half of both 1.55x. Half of both on AMD, where a warp is 64 lanes.
     most = 16 if torch.version.hip else 32
     warps = min(most, max(4, next_power_of_2(V) // 1024))
-    # With odd V each value is loaded and masked alone: only a quarter of the columns spills no register in any triton.
+    # With odd V each value is loaded and masked alone: only an eighth of the columns spills with no option.
     odd = V % 2 == 1
-    block = min(next_power_of_2(V), 1024 * most // (4 if odd else 1))
+    block = min(next_power_of_2(V), 1024 * most // (8 if odd else 1))
     # Rows wider than this leave the cache before the second pass unless few are alive at a time (1.2x at V=262144).
     # With odd V the loop over rows would spill.
     persistent = gradient and V > 196608 and not odd and processors(logits.device) < R

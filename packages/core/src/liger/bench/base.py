@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from liger.bench.worker import command
 
 JUDGES = (
     *(":(glob)tests/**", ":(glob)packages/**/tests/**"),
-    *("packages/core/src/liger/testing", "packages/core/src/liger/bench/verify.py"),
+    *("packages/core/src/liger/testing", "packages/core/src/liger/bench"),
 )
 WORKER = Path("packages/core/src/liger/bench/worker.py")
 Row = dict[str, Any]
@@ -58,7 +58,7 @@ def refuse(root: Path, tree: Path, sha: str, points: Sequence[Point]) -> None:
     """Raise unless both revisions are judged in the same way.
 
     Raises:
-        ValueError: the commit has no worker or lacks an op, or tests, tolerances, references or inputs differ.
+        ValueError: the commit has no worker or lacks an op, or tests, tolerances, timer, references or inputs differ.
     """
     if not (tree / WORKER).is_file():
         raise ValueError(f"{sha} has no {WORKER}, so it cannot be timed: choose a later commit")
@@ -72,7 +72,7 @@ def refuse(root: Path, tree: Path, sha: str, points: Sequence[Point]) -> None:
             changed += sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
     if changed:
         raise ValueError(
-            f"tests, tolerances, references or inputs differ from {sha}, so times would not be of equal work. "
+            f"tests, tolerances, the timer, references or inputs differ from {sha}: times would not be of equal work. "
             f"Commit these first, apart, and take that commit as the base: {', '.join(dict.fromkeys(changed))}"
         )
 
@@ -116,6 +116,19 @@ class Worker:
             self.process.stdin.close()
         self.process.stdout.close()
         self.process.wait()
+
+
+def same_declarations(pair: Sequence[Worker], ops: Iterable[str]) -> None:
+    """Raise unless both trees declare the same about how an op is tested.
+
+    Raises:
+        ValueError: they do not.
+    """
+    for op in ops:
+        base, new = (worker.ask(declared=op) for worker in pair)
+        if differing := [name for name in new if new[name] != base[name]]:
+            said = "; ".join(f"{name} is {base[name]} there and {new[name]} here" for name in differing)
+            raise ValueError(f"the op {op} is declared otherwise, so it would be judged otherwise: {said}")
 
 
 def time_point(point: Point, pair: Sequence[Worker], repetitions: int) -> Iterator[Row]:
@@ -165,6 +178,7 @@ def run(options: Options) -> int:
         sides = ((tree, "base"), (root, "new"))
         with contextlib.ExitStack() as stack:
             pair = [stack.enter_context(Worker(at, name, Path(scratch), options.smoke)) for at, name in sides]
+            same_declarations(pair, dict.fromkeys(point.op.name for point in points))
             for point in points:
                 rows += time_point(point, pair, options.repetitions)
                 print(f"{point.op.name} {point.case}", file=sys.stderr)

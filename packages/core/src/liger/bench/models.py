@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,18 @@ def config(model: str) -> dict[str, int]:
         raise ValueError(f"{path} is no JSON: {error}") from None
     if not isinstance(read, dict):
         raise ValueError(f"{path} holds {type(read).__name__}, expected a model's config")
-    return _completed(read.get("text_config", read))
+    text = read.get("text_config") or read
+    if not isinstance(text, dict):
+        raise ValueError(f"{path} holds {type(text).__name__} as text_config, expected a model's config")
+    return _completed(text)
+
+
+def called(model: str) -> str:
+    """What to call the results of a model: the known name, or that of the folder of its config.json."""
+    path = Path(os.path.abspath(model))  # links are not followed: in a cache config.json is one, to a file of no name
+    if model in MODELS or path.is_dir():
+        return path.name
+    return path.parent.name if path.name == "config.json" else path.stem
 
 
 def _completed(read: Mapping[str, Any]) -> dict[str, int]:
@@ -73,9 +85,13 @@ def dimensions(op: str, wanted: Mapping[str, str], sizes: Mapping[str, int], mod
         model: name of the model, for the message.
 
     Raises:
-        ValueError: the model's config has no such field.
+        ValueError: the model's config has no such field, or it is no size.
     """
     for dimension, field in wanted.items():
         if field not in sizes:
             raise ValueError(f"{op} takes {dimension} from {field!r}, which {model} does not have: {sorted(sizes)}")
+        if sizes[field] < 1:
+            raise ValueError(
+                f"{op} takes {dimension} from {field!r}, which is {sizes[field]} in {model}, expected >= 1"
+            )
     return {dimension: sizes[field] for dimension, field in wanted.items()}

@@ -54,8 +54,14 @@ class Options:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """``a,b`` as a tuple."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    """``a,b`` as a tuple.
+
+    Raises:
+        ArgumentTypeError: there is no name.
+    """
+    if found := tuple(part.strip() for part in text.split(",") if part.strip()):
+        return found
+    raise argparse.ArgumentTypeError(f"expected names with commas between them, got {text!r}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,8 +80,9 @@ def parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=1800.0, help="what comes later is left out, compilation first; default 1800")
     add("--model", metavar="NAME|CONFIG", help="take sizes from a well-known model, or from a config.json")
     add("--tokens", type=int, default=16384, help="tokens of a step, with --model; default 16384")
-    add("--base", metavar="SHA", help="time our kernels of that commit and of this checkout in turn, nothing else")
-    add("--ncu", action="store_true", help="profile one call of each kernel and mode with ncu, nothing else")
+    one = p.add_mutually_exclusive_group().add_argument
+    one("--base", metavar="SHA", help="time our kernels of that commit and of this checkout in turn, nothing else")
+    one("--ncu", action="store_true", help="profile one call of each kernel and mode with ncu, nothing else")
     add("--smoke", action="store_true", help="all of it in toy sizes on a CPU, in triton's interpreter")
     return p
 
@@ -103,12 +110,22 @@ def parse(arguments: Sequence[str]) -> Options:
         raise ValueError("--smoke has toy sizes of its own: leave out --model")
     if options.model:
         config(options.model)
-    if options.tokens < 1 or options.seconds <= 0:
+    if options.tokens < 1 or not options.seconds > 0:  # nan is not
         raise ValueError(f"--tokens {options.tokens} and --seconds {options.seconds} must be positive")
     if not options.chosen():
         asked_for = " ".join(arguments) or "every op"
         raise ValueError(f"nothing to time: no Triton kernel is registered for {asked_for}")
+    _all_of_it(options)
     return options
+
+
+def _all_of_it(options: Options) -> None:
+    """Raise unless each op and kernel that was named is timed."""
+    chosen = options.chosen()
+    if dropped := set(options.ops) - chosen.keys():
+        raise ValueError(f"no Triton kernel of {', '.join(sorted(dropped))} is among those chosen: leave the op out")
+    if dropped := set(options.kernels) - {k.id for kernels in chosen.values() for k in kernels}:
+        raise ValueError(f"{', '.join(sorted(dropped))}: no Triton kernel, or of an op that was not chosen")
 
 
 def set_environment(smoke: bool) -> None:

@@ -67,7 +67,7 @@ def plan(options: Options) -> dict[str, list[list[Point]]]:
     """Series of points by op.
 
     Raises:
-        ValueError: the model has no such size, or no op takes any size from a model.
+        ValueError: the model has no such size, or an op that was named takes no size from a model.
         PluginError: an op or kernel declares too little to be timed.
     """
     found: dict[str, list[list[Point]]] = {}
@@ -79,8 +79,10 @@ def plan(options: Options) -> dict[str, list[list[Point]]]:
             seen |= set(points)
             if fresh:
                 found.setdefault(name, []).append(fresh)
-    if not found:
-        raise ValueError(f"--model {options.model}: no chosen op takes a size from a model (Op.model)")
+    without = [name for name in options.ops if name not in found]
+    if without or not found:
+        who = ", ".join(without) or "all ops"
+        raise ValueError(f"--model {options.model}: no size is taken from a model (Op.model) by {who}")
     return found
 
 

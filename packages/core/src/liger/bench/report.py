@@ -14,12 +14,13 @@ from liger.bench.stats import Ratio, ratio
 
 HEADS = (
     *("op", "case", "mode", "ours ms", "speedup", "best other", "ours / best", "% of limit"),
-    *("peak MiB", "eager MiB", "host us"),
+    *("peak MiB", "saving", "host us"),
 )
 LEGEND = """\
 speedup: eager's time over ours. best other: the fastest of the others; ours / best with its 95 % interval, below 1 if
 ours is faster, "=" within 2 %. limit: a copy of the same bytes, or cuBLAS (c), in the same repetitions; above 100 % a
-cache held a part. peak: above the inputs. host us: above an autograd.Function that does nothing."""
+cache held a part. peak: above the inputs; saving: eager's peak over ours. host us: above an autograd.Function that does
+nothing."""
 SLOWER, SHARE, SAME, MORE = 1.05, 85.0, 0.02, 1.0  # ratio, %, part, MiB
 
 
@@ -61,14 +62,15 @@ class Line:
         mine, eager, best = self.ours, self.eager, self.best
         who = f"{mine['op']} ({mine['kernel']})" if "/" in mine["provider"] else mine["op"]
         same = " =" if self.ratio and self.ratio.within(SAME) else ""
-        above = mine.get("host_above_us")
+        above, peak = mine.get("host_above_us"), mine["peak_mib"]
+        saving = f"{eager['peak_mib'] / peak:.2f}" if peak and eager and eager["peak_mib"] is not None else "-"
         return (
             *(who, mine["case"], mine["mode"], _ms(mine["p50"])),
             f"{eager['p50'] / mine['p50']:.2f}" if eager else "-",
             f"{_ms(best['p50'])} {best['provider']}" if best else "-",
             f"{self.ratio}{same}" if self.ratio else "-",
             f"{mine['share']:.0f}{' c' if mine['limit'] == 'cuBLAS' else ''}",
-            *(_mib(mine), _mib(eager)),
+            *("-" if peak is None else f"{peak:.0f}", saving),
             "" if above is None else f"+{above:.0f}",
         )
 
@@ -158,7 +160,3 @@ def _by_sha(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 def _ms(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
-
-
-def _mib(row: Row | None) -> str:
-    return "-" if row is None or row["peak_mib"] is None else f"{row['peak_mib']:.0f}"

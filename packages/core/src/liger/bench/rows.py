@@ -10,17 +10,24 @@ Other statuses have a problem, and mode None if it holds for all modes.
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from liger._known import OPS
+from liger.bench import MODES
 from liger.bench.options import Options
 from liger.bench.plan import Point
 from liger.bench.providers import Provider, providers
+from liger.registry import registry
 
 Row = dict[str, Any]
 Key = tuple[str, str, str, str]
 FORMAT = 1
+ALWAYS = ("op", "kernel", "provider", "case", "mode", "status", "sha", "versions", "device")  # what each row has
+TIMED = ("p50", "peak_mib", "limit")
 EVERYONE = "all"  # provider of a row that explains a whole case
 EXCUSED = ("wrong", "failed", "capped")  # of whoever is not ours; their reasons stand in the table
 
@@ -44,6 +51,17 @@ def expected(points: Iterable[Point], options: Options) -> dict[Key, Provider]:
                 if mode in provider.modes:
                     out[point.op.name, point.case, mode, provider.name] = provider
     return out
+
+
+def unserved(wanted: Iterable[Key], options: Options) -> list[str]:
+    """The ops, modes and providers that were named by hand and will have no row."""
+    keys = list(wanted)
+    named = {
+        "op": (options.ops, {op for op, _, _, _ in keys}),
+        "mode": (() if options.modes == MODES else options.modes, {mode for _, _, mode, _ in keys}),
+        "provider": (options.providers, {provider.partition("/")[0] for _, _, _, provider in keys}),
+    }
+    return [f"{kind} {name}" for kind, (names, served) in named.items() for name in names if name not in served]
 
 
 def failures(rows: Sequence[Row], wanted: Mapping[Key, Provider]) -> list[str]:
@@ -96,23 +114,53 @@ def read(path: Path) -> list[Row]:
     """The rows of a file, or of every result in a folder.
 
     Raises:
-        ValueError: there is no such file, or it is no result.
+        ValueError: there is no such file, it or one named after an op is no result, or a row is damaged or there twice.
     """
     if path.is_dir():
-        found = [_rows(file) for file in sorted(path.glob("*.json"))]
-        return [row for rows in found if rows is not None for row in rows]
-    if not path.is_file():
+        ops = OPS.keys() | registry().ops.keys()
+        found = {f: _rows(f, needed=f.stem in ops) for f in sorted(path.glob("*.json"))}  # others may lie there too
+    elif path.is_file():
+        found = {path: _rows(path, needed=True)}
+    else:
         raise ValueError(f"{path} does not exist; expected a result of `liger bench` or a folder of them")
-    rows = _rows(path)
-    if rows is None:
-        raise ValueError(f"{path} is no result of `liger bench` in format {FORMAT}")
-    return rows
+    for file, rows in found.items():
+        for row in rows:
+            if problem := _problem(row):
+                raise ValueError(f"{file}: {problem}: {str(row)[:200]}")
+    out = [row for rows in found.values() for row in rows]
+    if twice := [k for k, count in Counter(map(key, timed(out))).items() if count > 1]:
+        raise ValueError(f"{path} has two rows of {' '.join(twice[0])}")
+    return out
 
 
-def _rows(file: Path) -> list[Row] | None:
+def _rows(file: Path, needed: bool) -> list[Any]:
+    """What a file has as rows; nothing if it is no result and none is needed."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        return None
+        data = None
     rows = data.get("rows") if isinstance(data, dict) and data.get("format") == FORMAT else None
-    return rows if isinstance(rows, list) else None
+    if isinstance(rows, list):
+        return rows
+    if needed:
+        raise ValueError(f"{file} is no result of `liger bench` in format {FORMAT}: measure again, or delete it")
+    return []
+
+
+def _problem(row: Any) -> str:
+    """What is wrong with a row, or ""."""
+    if not isinstance(row, dict):
+        return "a row is no table"
+    lacking = [name for name in (*ALWAYS, *(TIMED if row.get("status") == "timed" else ())) if name not in row]
+    if lacking:
+        return f"a row lacks {', '.join(lacking)}"
+    if row["status"] != "timed":
+        return ""
+    time, peak = row["p50"], row["peak_mib"]
+    if not (_number(time) and time > 0):
+        return f"p50 is {time}, expected a positive number of ms"
+    return "" if peak is None or (_number(peak) and peak >= 0) else f"peak_mib is {peak}, expected a number or null"
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

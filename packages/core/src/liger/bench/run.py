@@ -23,10 +23,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from liger.bench import cap
 from liger.bench.inputs import Inputs
 from liger.bench.measure import Values, allocated, arguments, host, make_runner, numbers, peaks, release
+from liger.bench.models import called
 from liger.bench.options import OUT, Options
 from liger.bench.plan import Point, plan, point, toy
 from liger.bench.providers import Provider, eager, ours, providers
-from liger.bench.rows import EVERYONE, Row, expected, failures, write
+from liger.bench.rows import EVERYONE, Row, expected, failures, unserved, write
 from liger.bench.timing import copying, interleave, products
 from liger.bench.verify import compare, contract, results
 from liger.errors import ContractViolation
@@ -180,8 +181,18 @@ def add_host(run: Run, at: Point) -> None:
 
 
 def everything(run: Run) -> list[str]:
-    """Time the whole plan; returns why the run has failed, one line each."""
+    """Time the whole plan; returns why the run has failed, one line each.
+
+    Raises:
+        ValueError: nothing would be timed of what was named by hand.
+    """
     planned = plan(run.options)
+    wanted = expected((p for found in planned.values() for some in found for p in some), run.options)
+    if missing := unserved(wanted, run.options):
+        raise ValueError(
+            f"there would be no row of {', '.join(missing)}: what is named has to be installed, to run on "
+            f"{run.options.device} and to serve one of the chosen ops and modes"
+        )
     total = sum(len(series) for found in planned.values() for series in found)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -196,7 +207,7 @@ def everything(run: Run) -> list[str]:
                     last = time.monotonic()
             if "full" in run.options.modes and run.spent <= 1:
                 add_host(run, next(at for series in found for at in series))
-    return failures(run.rows, expected((p for found in planned.values() for s in found for p in s), run.options))
+    return failures(run.rows, wanted)
 
 
 @contextlib.contextmanager
@@ -226,7 +237,7 @@ def folder(options: Options) -> Path:
     if options.smoke:
         return OUT
     name = "-".join(word for word in torch.cuda.get_device_name().lower().split() if word != "nvidia")
-    return Path("benchmarks/results", name, *([Path(options.model).stem] if options.model else []))
+    return Path("benchmarks/results", name, *([called(options.model)] if options.model else []))
 
 
 def run(options: Options) -> int:

@@ -1,9 +1,9 @@
 """Our kernels of the revision that is on the import path, in a process of their own.
 
 ``python -m liger.bench.worker [--smoke]`` reads a JSON object per line and answers with one:
-``{"load": spec}`` verifies and measures memory, ``{"mode": name}`` readies, ``{"sample": 1}`` times one repetition,
-``{"free": 1}`` gives memory back. A spec is what ``Point.spec`` gives. ``--profile SPEC``, where a spec
-has a "mode" too, makes one call between the marks of CUDA's profiler.
+``{"declared": op}`` says how an op is tested, ``{"load": spec}`` verifies and measures memory, ``{"mode": name}``
+readies, ``{"sample": 1}`` times one repetition, ``{"free": 1}`` gives memory back. A spec is what ``Point.spec`` gives.
+``--profile SPEC``, where a spec has a "mode" too, makes one call between the marks of CUDA's profiler.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from liger.bench.options import Options, set_environment
+from liger.registry import registry
+
+DECLARED = ("reference", "inputs", "options", "sizes", "mixed", "variants", "reduction")  # of an op
 
 
 def command(smoke: bool, *arguments: str) -> list[str]:
@@ -29,7 +32,6 @@ class Side:
     def __init__(self, spec: Mapping[str, Any], options: Options) -> None:
         from liger.bench.plan import Series, point
         from liger.bench.providers import ours
-        from liger.registry import registry
 
         kernels = [k for k in registry().kernels(spec["op"]) if k.id == spec["kernel"]]
         if not kernels:
@@ -103,6 +105,9 @@ def answer(asked: Mapping[str, Any], side: Side | None, options: Options) -> tup
     """Do one thing; the side there is from now on, and the reply."""
     from liger.bench.measure import release
 
+    if "declared" in asked:
+        op = registry().op(asked["declared"])
+        return side, {name: repr(getattr(op, name)) for name in DECLARED}
     if "load" in asked:
         side = Side(asked["load"], options)
         return side, {"peaks": side.verified()}
