@@ -195,7 +195,7 @@ def convergence(session: nox.Session) -> None:
 @nox.session(tags=["ci", "full"], requires=["wheels"])
 def third_party(session: nox.Session) -> None:
     """Packages of others, and what `new` makes: built as wheels, installed, found and used."""
-    install_everything(session, "hatchling", "build")
+    install_everything(session, "hatchling", "build", "ruff")
     pytest(session, "tests/downstream", "tests/test_scaffold.py")
 
 

@@ -103,7 +103,7 @@ AMDGCN = ".vgpr_count: 33\n .vgpr_spill_count: 2\n .private_segment_fixed_size: 
     ],
 )
 def test_what_is_not_said_is_not_taken_for_0(asm, log, found):
-    from compile_gate import measure
+    from dry_launches import measure
 
     used = measure(SimpleNamespace(asm=asm, metadata=SimpleNamespace(shared=7)), log)
     assert [used[name] for name in ("registers", "spilled", "stack", "shared")] == found

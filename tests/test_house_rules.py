@@ -109,7 +109,7 @@ def test_only_kernel_files_import_triton(file: Path):
     assert "triton" not in imports(file) or re.fullmatch(r"_\w+_triton\.py", file.name) or tools
 
 
-GONE = re.compile(r"tl\.make_block_ptr|tl\.advance\b|@triton\.autotune")
+GONE = re.compile(r"tl\.make_block_ptr|tl\.advance\b|@triton\.autotune|tl\.atomic_")  # atomics: another order each time
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))

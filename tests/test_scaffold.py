@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def checkout(tmp_path_factory):
     """As much of this repository as the generator looks at: core, and one family to add to."""
     root = tmp_path_factory.mktemp("checkout")
-    shutil.copy(ROOT / "LICENSE", root)
+    for name in ("LICENSE", "pyproject.toml"):
+        shutil.copy(ROOT / name, root)
     skip = shutil.ignore_patterns("tests", "__pycache__")
     for name in ("core", "kernels-norm"):
         shutil.copytree(ROOT / "packages" / name, root / "packages" / name, ignore=skip)
@@ -74,6 +75,15 @@ def test_what_is_made_passes_its_own_tests(made, tmp_path):
     env.pop("TRITON_INTERPRET", None)
     done = subprocess.run(gate, capture_output=True, text=True, env=env, cwd=tmp_path, check=False)
     assert done.returncode == 0 and done.stdout.count(" 0 bad\n") == 6, done.stdout + done.stderr
+
+
+def test_what_is_made_is_formatted_and_has_no_lint(made, checkout):
+    pytest.importorskip("ruff", reason="only where the linter is installed, as in the session third_party")
+    folders = [str(folder) for folder in made]
+    for words in (["check"], ["format", "--check"]):
+        command = [sys.executable, "-m", "ruff", *words, *folders]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=checkout)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_package_has_what_the_house_rules_ask(made, checkout):

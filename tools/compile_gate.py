@@ -11,34 +11,27 @@ everything takes too long. Needs triton, no GPU, and TRITON_INTERPRET unset.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import io
 import itertools
 import json
 import math
 import os
-import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as at a launch; triton 3.10 changes the default
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.driver import driver
-from triton.runtime.jit import JITFunction
 
-from compile_limits import TARGETS, Budget, Launch, Target, read_budgets, unneeded
+from compile_limits import TARGETS, Budget, Launch, read_budgets, unneeded
+from dry_launches import dry_launches
 from liger.declare import Kernel
 from liger.registry import registry
 from liger.testing.cases import Case, option_values
@@ -47,17 +40,6 @@ from liger.testing.contract import flat
 ROWS = 2048  # more than there are programs at a time on any GPU
 DTYPES = ("bfloat16", "float32")
 ALLOWED_SECONDS = 360  # of processor time for everything: 3 minutes on two cores, however busy the machine is
-NVIDIA = {  # in the log of ptxas
-    "registers": r"Used (\d+) registers",
-    "spilled": r"(\d+) bytes spill",
-    "stack": r"(\d+) bytes stack frame",
-}
-AMD = {  # in the assembly; scalar registers are spilled to vector registers, not to memory
-    "registers": r"\.vgpr_count:\s+(\d+)",
-    "spilled": r"\.vgpr_spill_count:\s+(\d+)",
-    "stack": r"\.private_segment_fixed_size:\s+(\d+)",
-}
-_devices = itertools.count()
 
 
 @dataclass(slots=True)
@@ -69,87 +51,6 @@ class Result:
     launches: list[Launch] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     seconds: float = 0.0
-
-
-class _NoGpu:
-    """Just enough of a driver for ``JITFunction.run(warmup=True)``."""
-
-    utils = SimpleNamespace(get_device_properties=lambda _: {"max_shared_mem": 1 << 30, "multiprocessor_count": 132})
-
-    def __init__(self, target: Target) -> None:
-        self.target = GPUTarget(target.backend, target.arch, target.warp_size)
-        self.device = f"dry:{next(_devices)}"  # triton keeps what it compiled by device: start with nothing
-
-    def get_current_target(self) -> GPUTarget:
-        return self.target
-
-    def get_current_device(self) -> str:
-        return self.device
-
-    def get_current_stream(self, device: object = None) -> int:
-        return 0
-
-
-# -- Compiling ---------------------------------------------------------------------------------------------------------
-def measure(compiled: Any, log: str) -> dict[str, int | None]:
-    """What a compiled kernel uses, from the assembler's ``log`` or the assembly; None for what neither says."""
-    patterns, text = (AMD, compiled.asm["amdgcn"]) if "amdgcn" in compiled.asm else (NVIDIA, log)
-    numbers = {name: [int(n) for n in re.findall(pattern, text)] for name, pattern in patterns.items()}
-    factor = {"spilled": 4} if patterns is AMD else {}  # AMD counts registers of 4 bytes
-    used = {name: sum(found) * factor.get(name, 1) if found else None for name, found in numbers.items()}
-    return {**used, "shared": getattr(compiled.metadata, "shared", None)}
-
-
-def describe(args: Sequence[Any], constants: Mapping[str, Any]) -> str:
-    """Constants and the tensors' dtypes: ``H=4096, num_warps=8 [bfloat16 - float32]``."""
-    dtypes = [str(getattr(a, "dtype", "-")).removeprefix("torch.") for a in args if hasattr(a, "dtype") or a is None]
-    return f"{', '.join(f'{k}={v}' for k, v in constants.items() if k != 'debug')} [{' '.join(dtypes)}]"
-
-
-class Recorder:
-    """Compiles instead of launching, and measures what triton had not compiled yet."""
-
-    def __init__(self, target: str, run: Callable[..., Any]) -> None:
-        self.target, self.run = target, run
-        self.kernel = self.case = ""  # the launches to come belong to these
-        self.launches: dict[int, Launch] = {}
-        self.kept: list[Any] = []  # so that no two compiled kernels have the same id
-
-    def compile(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Stands in for ``function.run(*args, **kwargs)``."""
-        log, start = io.StringIO(), time.perf_counter()
-        with contextlib.redirect_stdout(log):
-            compiled = self.run(function, *args, **{**kwargs, "warmup": True})
-        if id(compiled) not in self.launches:
-            constants = {k: v for k, v in kwargs.items() if k not in ("grid", "warmup")}
-            self.kept.append(compiled)
-            self.launches[id(compiled)] = Launch(
-                kernel=self.kernel,
-                function=function.__name__,
-                target=self.target,
-                constants=describe(args, constants),
-                case=self.case,
-                **measure(compiled, log.getvalue()),
-                threads=compiled.metadata.num_warps * TARGETS[self.target].warp_size,
-                seconds=time.perf_counter() - start,
-            )
-        return compiled
-
-
-@contextlib.contextmanager
-def dry_launches(target: str) -> Iterator[Recorder]:
-    """Inside the block launches compile for ``target`` instead of running; yields the record of them."""
-    triton.knobs.nvidia.dump_ptxas_log = True
-    triton.knobs.compilation.always_compile = True  # the cache would print no log
-    run, active, hip = JITFunction.run, driver._active, torch.version.hip
-    recorder = Recorder(target, run)
-    driver.set_active(_NoGpu(TARGETS[target]))
-    JITFunction.run = lambda function, *args, **kwargs: recorder.compile(function, args, kwargs)
-    torch.version.hip = "dry" if TARGETS[target].backend == "hip" else None  # launch functions ask it
-    try:
-        yield recorder
-    finally:
-        JITFunction.run, driver._active, torch.version.hip = run, active, hip
 
 
 # -- Cases -------------------------------------------------------------------------------------------------------------
@@ -182,16 +83,19 @@ class Step:
 
 
 def steps(kernel: Kernel) -> Iterator[Step]:
-    """Every production size in bf16 and fp32; with the first and the widest all else that changes what is launched.
+    """Every production size in bf16 and fp32, the largest sizes of ``needs``, and all else that changes a launch.
 
-    That is each option in both dtypes, each variant, each argument in float32, no gradient, and the gradient of one
-    input at a time; with no more than ``ROWS`` rows, for an option can make a launch of each row.
+    With the first and the widest size that is each option in both dtypes, each variant, each argument in float32, no
+    gradient, and the gradient of one input at a time; with no more than ``ROWS`` rows, for an option can make a launch
+    of each row.
     """
     op = registry().op(kernel.op)
     rows = next(iter(op.sizes), "")
     wide = max(op.production, key=lambda sizes: math.prod(size for name, size in sizes.items() if name != rows))
     for sizes, dtype in itertools.product(op.production, DTYPES):
         yield Step(Case(kernel=kernel, dtype=dtype, sizes=sizes))
+    for name, limit in kernel.needs.max_size.items():
+        yield Step(Case(kernel=kernel, dtype=DTYPES[0], sizes={**op.production[0], name: limit}))
     options = [(name, value) for name, value in option_values(kernel) if not op.options[name].waits]
     first = op.production[0]
     for sizes in (first, wide) if wide != first else (first,):

@@ -14,25 +14,22 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-import gpu_metadata
 from repo import ROOT, Package, packages
+from source_copy import Copy
 
 MUTATIONS = ROOT / "tools" / "mutations.toml"
 RESULTS, TABLE = ROOT / "docs" / "mutants.json", ROOT / "docs" / "mutants.md"
@@ -113,47 +110,6 @@ def load() -> list[Mutation]:
     """All mutations by kernel and name."""
     entries = tomllib.loads(MUTATIONS.read_text(encoding="utf-8"))["mutation"]
     return sorted((Mutation(**entry) for entry in entries), key=lambda m: (m.kernel, m.name))
-
-
-class Copy:
-    """The sources in a folder of their own, with at most one fault in them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        ignore = shutil.ignore_patterns("__pycache__", ".hypothesis")
-        for name in ("packages", "tools"):
-            shutil.copytree(ROOT / name, folder / name, ignore=ignore)
-        shutil.copy(ROOT / "pyproject.toml", folder)
-        for package in packages().values():
-            gpu_metadata.write(package, folder / "metadata")
-
-    @contextmanager
-    def planted(self, mutation: Mutation) -> Iterator[None]:
-        """Put the fault in for the length of the block."""
-        file = self.folder / mutation.path
-        right = file.read_text(encoding="utf-8")
-        self._write(file, mutation.applied(right))
-        try:
-            yield
-        finally:
-            self._write(file, right)
-
-    @staticmethod
-    def _write(file: Path, text: str) -> None:
-        file.write_text(text, encoding="utf-8")
-        # Python takes bytecode for current if size and second of the source agree
-        Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
-
-    def environment(self, interpret: bool, gpu: bool) -> dict[str, str]:
-        """Of a gate that imports our packages from here."""
-        sources = [p.source.relative_to(ROOT) for p in packages().values()]
-        path = [str(self.folder / p) for p in (Path("metadata"), *sources)]
-        kept = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "LIGER_TEST_SEED")}
-        path += [kept["PYTHONPATH"]] if "PYTHONPATH" in kept else []
-        fixed = {"OMP_NUM_THREADS": "1", "TRITON_DEFAULT_FP_FUSION": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "300"}
-        device = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
-        device |= {"TRITON_INTERPRET": "1"} if interpret else {}
-        return {**kept, **fixed, **device, "PYTHONPATH": os.pathsep.join(path)}
 
 
 # -- Gates -------------------------------------------------------------------------------------------------------------
@@ -318,8 +274,8 @@ def devices() -> tuple[int, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chosen mutations, write the table and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
-    parser.add_argument("--kernel", nargs="+", default=[], metavar="ID")
+    for name, what in (("--only", "NAME"), ("--kernel", "ID")):
+        parser.add_argument(name, nargs="+", default=[], metavar=what)
     parser.add_argument("--gpu", action="store_true", help="run those that need a GPU, and no others")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time; one per core by default")
     options = parser.parse_args(arguments)

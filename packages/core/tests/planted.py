@@ -75,6 +75,12 @@ def scaled_inputs(device: str, dtype: Any, *, R: int, H: int, generator: Any) ->
     return (x.to(device, dtype), w.to(device, dtype)), {}
 
 
+def scaled_bytes(tensors: Sequence[Any], options: dict[str, Any]) -> dict[str, int]:
+    """Read x and w, write y; read all three, write two gradients."""
+    x, w = tensors
+    return {"forward": 2 * x.nbytes + w.nbytes, "backward": 3 * x.nbytes + 2 * w.nbytes}
+
+
 def _poke(t: Any, offset: int) -> None:
     """Write one byte ``offset`` bytes from the start of ``t``'s memory, as a kernel with a wrong mask would."""
     (ctypes.c_uint8 * 1).from_address(t.data_ptr() + offset)[0] = 7
@@ -206,6 +212,7 @@ def _kernel(op: str, name: str, rank: int) -> Kernel:
         fn=f"planted:kernels.{name}",
         rank=rank,
         needs=Needs(max_size={"H": 300}),
+        bytes="planted:scaled_bytes",
         profile=Profile(
             tier="elementwise", saved=("x", "w"), gradients={"x": "dy * w * factor", "w": "sum of dy * x * factor"}
         ),

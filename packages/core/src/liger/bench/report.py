@@ -63,7 +63,8 @@ class Line:
         who = f"{mine['op']} ({mine['kernel']})" if "/" in mine["provider"] else mine["op"]
         same = " =" if self.ratio and self.ratio.within(SAME) else ""
         above, peak = mine.get("host_above_us"), mine["peak_mib"]
-        saving = f"{eager['peak_mib'] / peak:.2f}" if peak and eager and eager["peak_mib"] is not None else "-"
+        factor = eager["peak_mib"] / peak if peak and eager and eager["peak_mib"] is not None else None
+        saving = "-" if factor is None else f"{factor:.2f}" if factor < 100 else ">100"
         return (
             *(who, mine["case"], mine["mode"], _ms(mine["p50"])),
             f"{eager['p50'] / mine['p50']:.2f}" if eager else "-",

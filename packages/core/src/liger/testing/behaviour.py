@@ -88,7 +88,10 @@ def _check_launches(kernel: Kernel, dtype: str, forward: Callable[[], list[torch
 
 
 def chosen_by_rank(kernel: Kernel, device: str) -> None:
-    """On a device that it names the kernel is chosen without being asked for."""
+    """On a device that it names the kernel is chosen without being asked for; its rank is its own and above 0."""
+    others = [k for k in registry().kernels(kernel.op) if k.name != kernel.name and k.rank == kernel.rank]
+    if kernel.rank <= 0 or others:
+        fail(f"rank {kernel.rank} is not above 0, the reference's, or also that of {[k.id for k in others]}")
     case = typical(kernel)
     if device.partition(":")[0] not in kernel.needs.devices:
         return

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from liger.errors import ContractViolation
 
-GUARD = 1024  # bytes on either side; a multiple of every alignment kernels rely on
+GUARD = 65536  # bytes on either side: more than a program writes that forgets its mask; a multiple of any alignment
 PATTERN = 0xFF  # NaN in every floating dtype, so that what is read there cannot pass for 0
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 _FILLED = ("zeros", "zeros_like", "new_zeros", "full", "full_like", "new_full", "ones", "ones_like", "new_ones")
