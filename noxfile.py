@@ -170,9 +170,9 @@ def rules(session: nox.Session) -> None:
 def tests(session: nox.Session, package: Package) -> None:
     """One package alone: its built wheel with what it declares, and nothing else of ours."""
     ours = closure(package)
-    install(session, package.pin, testing(), *package.settings.get("test-requires", []), ours=ours)
+    install(session, package.pin, testing(), "pytest-xdist", *package.settings.get("test-requires", []), ours=ours)
     session.run("python", "tools/check_isolation.py", *ours)
-    pytest(session, str(package.tests))
+    pytest(session, "-n", str(min(2, os.cpu_count() or 1)), str(package.tests))
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])

@@ -161,7 +161,7 @@ def few_programs(kernel: Kernel, device: str) -> None:
 
 def _most_rows(kernel: Kernel) -> dict[str, int]:
     rows = next(iter(registry().op(kernel.op).sizes))
-    return {**typical(kernel).sizes, rows: 64 * largest(kernel).sizes[rows]}
+    return {**typical(kernel).sizes, rows: 8 * largest(kernel).sizes[rows]}
 
 
 def no_host_sync(kernel: Kernel, device: str) -> None:
