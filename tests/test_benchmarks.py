@@ -18,7 +18,8 @@ from liger.registry import registry
 
 pytest.importorskip("triton")
 ROOT = Path(__file__).resolve().parent.parent
-FAST = ("--smoke", "silu_mul", "--modes", "forward", "--providers", "ours,eager")
+SMALL = ("--smoke", "silu_mul", "--modes", "forward")
+FAST = (*SMALL, "--providers", "ours,eager")
 BROKEN = """
 import sys
 from liger.bench.main import main
@@ -401,6 +402,9 @@ def test_results_of_two_models_lie_apart(monkeypatch, tmp_path) -> None:
         (["--smoke", "--model", "llama-3-8b"], "leave out --model"),
         (["--seconds", "0"], "must be positive"),
         (["--seconds", "nan"], "must be positive"),
+        (["--tokens", "100"], "--tokens would have no effect without --model"),
+        (["--base", "HEAD", "--providers", "ours"], "--providers would have no effect with --base"),
+        (["--ncu", "--out", "x"], "--out would have no effect with --ncu"),
         (["rope", "rms_norm", "--kernels", "rms_norm/triton"], "no Triton kernel of rope is among those chosen"),
         (["rope", "--kernels", "rms_norm/triton,rope/triton"], "rms_norm/triton: no Triton kernel, or of an op that"),
         (["--kernels", "rope/reference,rope/triton"], "rope/reference: no Triton kernel"),
@@ -492,7 +496,7 @@ def edited(repository):
 def test_two_revisions_are_timed_in_turn(edited, main, monkeypatch, capsys, tmp_path) -> None:
     (edited / "packages/kernels-act/src/liger_kernels_act/_gated_triton.py").open("a").write("# slower\n")
     monkeypatch.chdir(edited)
-    assert main("--base", "HEAD", *FAST, "--out", tmp_path) == 0
+    assert main("--base", "HEAD", *SMALL, "--out", tmp_path) == 0
     out = capsys.readouterr().out
     rows = json.loads((tmp_path / "base.json").read_text())["rows"]
     assert len(rows) == 2 and all(low <= value <= high for value, low, high in (r["ratio"] for r in rows))
@@ -524,16 +528,16 @@ def test_a_base_that_is_judged_otherwise_is_refused(file, old, new, message, edi
     path.write_text(text.replace(old, new) if old else new)
     monkeypatch.chdir(edited)
     with pytest.raises(ValueError, match=message):
-        main(*FAST, "rms_norm", "--base", "HEAD")
+        main(*SMALL, "rms_norm", "--base", "HEAD")
 
 
 def test_a_base_without_a_worker_is_refused(edited, main, monkeypatch) -> None:
     empty = git(edited, "commit-tree", git(edited, "hash-object", "-wt", "tree", "/dev/null"), "-m", "x")
     monkeypatch.chdir(edited)
     with pytest.raises(ValueError, match="has no packages/core/src/liger/bench/worker.py"):
-        main(*FAST, "--base", empty)
+        main(*SMALL, "--base", empty)
     with pytest.raises(ValueError, match="git rev-parse .*nowhere"):
-        main(*FAST, "--base", "nowhere")
+        main(*SMALL, "--base", "nowhere")
 
 
 def test_the_profiler_is_called_and_its_output_kept_out_of_git(main, monkeypatch, capsys, tmp_path) -> None:
@@ -541,7 +545,7 @@ def test_the_profiler_is_called_and_its_output_kept_out_of_git(main, monkeypatch
     fake.write_text(NCU.format(python=sys.executable))
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert main("--ncu", *FAST) == 0
+    assert main("--ncu", *SMALL) == 0
     out = capsys.readouterr().out
     assert re.search(r"silu_mul/triton +forward +_forward +12.5 us +91 +40 +32 register/thread", out)
     assert (tmp_path / "build/ncu/silu_mul-triton-forward.csv").is_file()
@@ -551,4 +555,4 @@ def test_the_profiler_is_called_and_its_output_kept_out_of_git(main, monkeypatch
 def test_without_the_profiler_the_error_says_so(main, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="there is no `ncu` on the PATH"):
-        main(*FAST, "--ncu")
+        main(*SMALL, "--ncu")

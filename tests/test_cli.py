@@ -47,3 +47,8 @@ def test_explain_prints_the_profile_of_each_kernel_as_yaml(op):
         if kernel.profile:
             assert found["saved"] == list(kernel.profile.saved) and found["gradients"] == dict(kernel.profile.gradients)
             assert set(found) >= {"tier", "recomputed", "grid", "precision", "needs"}
+
+
+def test_explain_takes_no_device_with_profile():
+    done = CliRunner().invoke(build(), ["explain", "rms_norm", "--profile", "--device", "cuda"])
+    assert done.exit_code == 2 and "leave --device out" in done.output.replace("\n", " ")

@@ -72,6 +72,8 @@ def explain(
     from liger.explanation import profile as describe
 
     if profile:
+        if device:
+            raise typer.BadParameter("--profile is what a kernel declares, whatever the device: leave --device out")
         import yaml
 
         described = describe(op)

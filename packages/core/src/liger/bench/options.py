@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from liger.bench import MODES
 from liger.bench.models import config
@@ -87,6 +88,19 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def _refuse_ignored(given: Mapping[str, Any]) -> None:
+    alone = "--base" if given["base"] else "--ncu" if given["ncu"] else ""
+    ignored = {
+        "tokens": "" if given["model"] else "without --model",
+        "providers": alone and f"with {alone}",
+        "seconds": alone and f"with {alone}",
+        "out": "with --ncu" if given["ncu"] else "",
+    }
+    for name, where in ignored.items():
+        if where and given[name] != parser().get_default(name):
+            raise ValueError(f"--{name} would have no effect {where}; leave it out")
+
+
 def parse(arguments: Sequence[str]) -> Options:
     """The options, or an error that lists what there is.
 
@@ -95,6 +109,7 @@ def parse(arguments: Sequence[str]) -> Options:
         SystemExit: the command line is malformed.
     """
     given = vars(parser().parse_intermixed_args(arguments))
+    _refuse_ignored(given)
     options = Options(**{**given, "ops": tuple(given["ops"])})
     known = {
         "op": (options.ops, set(registry().ops)),
