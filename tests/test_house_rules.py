@@ -177,10 +177,11 @@ def test_kernels_say_what_they_are():
 
 
 def test_every_check_is_documented():
-    from liger.testing import behaviour, gpu, profile, routes
+    from liger.testing import backward, behaviour, gpu, profile, routes
 
     text = (ROOT / "docs" / "add-a-kernel.md").read_text(encoding="utf-8")
-    assert not [n for module in (behaviour, gpu, profile, routes) for n in module.CHECKS if f"`{n}`" not in text]
+    modules = (backward, behaviour, gpu, profile, routes)
+    assert not [name for module in modules for name in module.CHECKS if f"`{name}`" not in text]
 
 
 def test_the_map_in_the_readme_is_the_tree():
