@@ -342,11 +342,13 @@ def test_preferences_and_options_of_a_wrong_type(plugin):
 
 # -- The command line --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("command", [["plugins"], ["plugins", "--json"], ["doctor"], ["doctor", "--json"]])
-def test_commands_show_odd_plugins(plugin, command):
+def test_commands_show_odd_plugins(plugin, command, monkeypatch):
     from typer.testing import CliRunner
 
     from liger import registry
-    from liger.cli import app
+    from liger.cli import app, console
+
+    monkeypatch.setattr(console, "width", 200)  # it may have been made with another width in its environment
 
     def odd():
         raise ValueError("[/red] [bold]")
@@ -356,7 +358,7 @@ def test_commands_show_odd_plugins(plugin, command):
     vars(nameless)["dist"] = SimpleNamespace(name=None, version=None)
     previous = registry.use(Registry(Plugins([broken, nameless, plugin("good", **ops(OP))])))
     try:
-        result = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+        result = CliRunner().invoke(app, command)
     finally:
         registry.use(previous)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
