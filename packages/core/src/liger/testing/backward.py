@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from liger.declare import Kernel, load
-from liger.testing.behaviour import Tensors, differentiable, equal, fail, gradients, prepare
+from liger.testing.behaviour import Tensors, differentiable, equal, fail, gradients, named, prepare
 from liger.testing.cases import LAYOUTS, Case, largest, lay_out, option_values, typical
 from liger.testing.compare import compare
 from liger.testing.contract import flat, random_like, wide
@@ -133,14 +133,11 @@ def _of_size_one(t: torch.Tensor) -> torch.Tensor:
     return (t.detach().double() / size).requires_grad_(t.requires_grad)
 
 
-CHECKS: dict[str, Callable[[Kernel, str], None]] = {
-    fn.__name__: fn
-    for fn in (
-        needs_input_grad,
-        gradient_layouts,
-        linear_in_dy,
-        second_backward,
-        second_derivative,
-        gradcheck,
-    )
-}
+CHECKS = named(
+    needs_input_grad,
+    gradient_layouts,
+    linear_in_dy,
+    second_backward,
+    second_derivative,
+    gradcheck,
+)

@@ -25,6 +25,11 @@ Tensors = list[torch.Tensor | None]
 
 
 # -- What checks are made of -------------------------------------------------------------------------------------------
+def named(*checks: Callable[[Kernel, str], None]) -> dict[str, Callable[[Kernel, str], None]]:
+    """Checks by name, for a module's ``CHECKS``."""
+    return {check.__name__: check for check in checks}
+
+
 def fail(message: str) -> NoReturn:
     """Raise ContractViolation."""
     raise ContractViolation(message)
@@ -235,20 +240,17 @@ def opcheck(kernel: Kernel, device: str) -> None:
         check_library_ops(case.public(), tensors, options)
 
 
-CHECKS: dict[str, Callable[[Kernel, str], None]] = {
-    fn.__name__: fn
-    for fn in (
-        launched,
-        chosen_by_rank,
-        caller_memory_untouched,
-        memory_leak,
-        few_programs,
-        deterministic,
-        no_host_sync,
-        options_matter,
-        every_option,
-        any_shape,
-        compile_fullgraph,
-        opcheck,
-    )
-}
+CHECKS = named(
+    launched,
+    chosen_by_rank,
+    caller_memory_untouched,
+    memory_leak,
+    few_programs,
+    deterministic,
+    no_host_sync,
+    options_matter,
+    every_option,
+    any_shape,
+    compile_fullgraph,
+    opcheck,
+)

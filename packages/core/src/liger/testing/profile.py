@@ -12,9 +12,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from liger.bench import MODES
 from liger.declare import Kernel, load
-from liger.testing.behaviour import fail, gradients, prepare
+from liger.testing.behaviour import fail, gradients, named, prepare
 from liger.testing.cases import Case, make_cases, typical
-from liger.testing.contract import random_like
+from liger.testing.contract import flat, random_like
 from liger.testing.memory import alive
 
 TIERS = ("elementwise", "reduction", "fused")
@@ -58,10 +58,11 @@ def moved_bytes(kernel: Kernel, device: str) -> None:
     """
     if kernel.bytes is None:
         fail(f"{kernel.id} does not say how many bytes it moves")
-    tensors, forward = prepare(typical(kernel), device)
-    outputs = forward()
+    case = typical(kernel)
+    tensors, options = case.make(device)
+    outputs = flat(case.public()(*tensors, **options))
     made = gradients(outputs, tensors, random_like(outputs))
-    moved = load(kernel.bytes)(tensors, typical(kernel).make(device)[1])
+    moved = load(kernel.bytes)(tensors, options)
     if not moved or set(moved) - set(MODES):
         fail(f"{kernel.bytes} returns bytes for {', '.join(moved) or 'nothing'}, expected some of {', '.join(MODES)}")
     read = sum(t.nbytes for t in tensors if t is not None and t.requires_grad)
@@ -102,4 +103,4 @@ def _size_of(text: str, named: Mapping[str, Any], case: Case) -> tuple[tuple[int
     return tuple(named[name].shape), named[name].dtype
 
 
-CHECKS: dict[str, Callable[[Kernel, str], None]] = {"profile": profile, "moved_bytes": moved_bytes}
+CHECKS = named(profile, moved_bytes)

@@ -7,9 +7,10 @@ import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
+from typing import Any
 from unittest import mock
 
 import torch
@@ -19,11 +20,11 @@ from liger.declare import Kernel, load
 from liger.errors import KernelUnavailable
 from liger.plugins import GROUP
 from liger.registry import registry
-from liger.testing.behaviour import equal, fail
+from liger.testing.behaviour import equal, fail, named
 from liger.testing.cases import Case, dtypes, make_cases, option_values, typical
 from liger.testing.compare import check_layout
 from liger.testing.compiled import run
-from liger.testing.contract import Results, assert_contract, evaluate
+from liger.testing.contract import Inputs, Results, assert_contract, evaluate
 from liger.testing.observe import count_ops
 
 
@@ -66,16 +67,19 @@ def omitted_arguments(kernel: Kernel, device: str) -> None:
 def parity(kernel: Kernel, device: str) -> None:
     """Every kernel of the op that serves the same call returns the same structure, dtypes, layouts and values."""
     sizes = typical(kernel).sizes  # how results look does not depend on them
+    others = [other for other in registry().kernels(kernel.op) if other.name != kernel.name]
     for case in (case for case in make_cases(kernel) if case.sizes == sizes):
-        tensors, mine = _results(case, device)
-        for other in registry().kernels(kernel.op):
-            theirs = case.replace(kernel=other)
-            if other.name != kernel.name and _serves(theirs, device):
-                _same_structure(mine, _results(theirs, device)[1], tensors, f"{case.id}: {kernel.id} and {other.id}")
-    for other in registry().kernels(kernel.op):
-        for case in _parity_cases(kernel) if other.name != kernel.name and other.rank > 0 else ():
-            theirs = case.replace(kernel=other)
-            if _serves(theirs, device):  # each against the truth; the reference is what both are measured by
+        tensors, options = case.make(device)
+        mine = evaluate(case.public(), tensors, options)
+        for theirs in (case.replace(kernel=other) for other in others):
+            if _serves(theirs, tensors, options):
+                who = f"{case.id}: {kernel.id} and {theirs.kernel.id}"
+                _same_structure(mine, evaluate(theirs.public(), tensors, options), tensors, who)
+    for case in _parity_cases(kernel):
+        for theirs in (case.replace(kernel=other) for other in others if other.rank > 0):
+            if _serves(
+                theirs, *case.make(device)
+            ):  # each against the truth; the reference is what both are measured by
                 theirs.check(device)
 
 
@@ -85,20 +89,15 @@ def _parity_cases(kernel: Kernel) -> list[Case]:
     return [typical(kernel, dtype).replace(options=options) for dtype in dtypes(kernel) for options in chosen]
 
 
-def _results(case: Case, device: str) -> tuple[list[torch.Tensor | None], Results]:
-    tensors, options = case.make(device)
-    return tensors, evaluate(case.public(), tensors, options)
-
-
-def _serves(case: Case, device: str) -> bool:
-    tensors, options = case.make(device)
-    made = [t.dtype for t in tensors if t is not None and t.is_floating_point()]
-    every = {name: option.default for name, option in case.op.options.items()} | options
-    call = dispatch.make_call(case.op.name, torch.device(device), made, case.kernel.name, case.sizes, every)
+def _serves(case: Case, tensors: Inputs, options: Mapping[str, Any]) -> bool:
+    made = [t for t in tensors if t is not None]
+    dtypes = [t.dtype for t in made if t.is_floating_point()]
+    every = {name: option.default for name, option in case.op.options.items()} | dict(options)
+    call = dispatch.make_call(case.op.name, made[0].device, dtypes, case.kernel.name, case.sizes, every)
     return not dispatch.reasons(case.kernel, call)
 
 
-def _same_structure(a: Results, b: Results, inputs: list[torch.Tensor | None], who: str) -> None:
+def _same_structure(a: Results, b: Results, inputs: Inputs, who: str) -> None:
     def every(results: Results) -> list[torch.Tensor | None]:
         return [*results.outputs, *results.gradients.values()]
 
@@ -236,16 +235,13 @@ def _python(code: str) -> str:
     return done.stdout.strip()
 
 
-CHECKS: dict[str, Callable[[Kernel, str], None]] = {
-    fn.__name__: fn
-    for fn in (
-        signature,
-        omitted_arguments,
-        parity,
-        size_limits,
-        other_limits,
-        disabled,
-        unavailable,
-        import_order,
-    )
-}
+CHECKS = named(
+    signature,
+    omitted_arguments,
+    parity,
+    size_limits,
+    other_limits,
+    disabled,
+    unavailable,
+    import_order,
+)
