@@ -49,6 +49,12 @@ def test_explain_prints_the_profile_of_each_kernel_as_yaml(op):
             assert set(found) >= {"tier", "recomputed", "grid", "precision", "needs"}
 
 
-def test_explain_takes_no_device_with_profile():
-    done = CliRunner().invoke(build(), ["explain", "rms_norm", "--profile", "--device", "cuda"])
-    assert done.exit_code == 2 and "leave --device out" in done.output.replace("\n", " ")
+@pytest.mark.parametrize("words", [["--device", "cuda"], ["--dtype", "float32"]])
+def test_explain_takes_no_device_and_no_dtype_with_profile(words):
+    done = CliRunner().invoke(build(), ["explain", "rms_norm", "--profile", *words])
+    assert isinstance(done.exception, ValueError) and "leave --device and --dtype out" in str(done.exception)
+
+
+def test_explain_prints_the_profile_as_json_too():
+    done = CliRunner().invoke(build(), ["explain", "rms_norm", "--profile", "--json"])
+    assert json.loads(done.stdout)["kernels"]["rms_norm/triton"]["tier"] == "reduction"

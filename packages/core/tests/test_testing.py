@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -16,9 +17,11 @@ torch = pytest.importorskip("torch")
 
 import planted as plugin  # noqa: E402
 
-from liger.errors import ContractViolation  # noqa: E402
+from liger.errors import ContractViolation, PluginError  # noqa: E402
+from liger.registry import registry  # noqa: E402
 from liger.testing import (  # noqa: E402
     assert_contract,
+    behaviour,
     check_kernel,
     count_ops,
     gpu,
@@ -26,9 +29,9 @@ from liger.testing import (  # noqa: E402
     no_writes,
     poisoned,
 )
-from liger.testing.cases import find  # noqa: E402
+from liger.testing.cases import find, typical  # noqa: E402
 from liger.testing.compare import compare, ulp  # noqa: E402
-from liger.testing.kernels import make_checks  # noqa: E402
+from liger.testing.kernels import failures, make_checks  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("planted")
 
@@ -252,3 +255,56 @@ def test_strict_fails_on_writes_waits_and_poison(strict: Callable[..., AbstractC
     ):
         with pytest.raises(ContractViolation, match="makes the host wait"), strict(dy):
             wait()
+
+
+def test_waiting_is_allowed_where_it_is_asked_for() -> None:
+    def waits(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum().item() else x
+
+    x = torch.ones(3, requires_grad=True)
+    assert_contract(waits, lambda x: 2 * x, [x], waits=True)
+    with pytest.raises(ContractViolation, match="makes the host wait"):
+        assert_contract(waits, lambda x: 2 * x, [x])
+
+
+@pytest.fixture
+def declare(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Declare the option of a planted op in another way."""
+    ops: Any = registry().ops
+
+    def change(op: str, **changes: bool) -> None:
+        option = dataclasses.replace(ops[op].options["factor"], **changes)
+        monkeypatch.setitem(ops, op, dataclasses.replace(ops[op], options={"factor": option}))
+
+    return change
+
+
+def test_an_option_may_be_silent_if_it_says_so(declare: Callable[..., None]) -> None:
+    kernel = find("scaled_ignores_option/ignores_option")
+    with pytest.raises(ContractViolation, match="accepted and ignored"):
+        behaviour.options_matter(kernel, "cpu")
+    declare("scaled_ignores_option", silent=True)
+    behaviour.options_matter(kernel, "cpu")
+
+
+def test_an_option_may_wait_if_it_says_so(declare: Callable[..., None]) -> None:
+    case = typical(find("scaled_synchronises/synchronises")).replace(options={"factor": 0.5})
+    with pytest.raises(ContractViolation, match="makes the host wait"):
+        case.check()
+    declare("scaled_synchronises", waits=True)
+    case.check()
+
+
+def test_mixed_names_an_argument() -> None:
+    case = typical(find("scaled/right"), "bfloat16")
+    assert [t.dtype for t in case.replace(mixed="w").make()[0]] == [torch.bfloat16, torch.float32]
+    with pytest.raises(PluginError, match="no tensor argument 'v' to be float32; it has x, w"):
+        case.replace(mixed="v").make()
+
+
+def test_a_part_of_the_checks() -> None:
+    kernel = "scaled_hands_out_saved/hands_out_saved"
+    assert [name for name, _ in failures(kernel, part="second_backward")] == ["second_backward"]
+    assert not list(failures(kernel, part="signature"))
+    with pytest.raises(ValueError, match="has 'nothing' in its name"):
+        next(failures(kernel, part="nothing"))

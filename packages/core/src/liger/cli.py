@@ -72,13 +72,15 @@ def explain(
     from liger.explanation import profile as describe
 
     if profile:
-        if device:
-            raise typer.BadParameter("--profile is what a kernel declares, whatever the device: leave --device out")
+        if device or dtype != "bfloat16":
+            raise ValueError("--profile is what a kernel declares: leave --device and --dtype out")
         import yaml
 
         described = describe(op)
-        dumped = yaml.safe_dump(described, sort_keys=False, width=120, allow_unicode=True)
-        typer.echo(json.dumps(described, indent=2) if as_json else dumped)
+        if as_json:
+            typer.echo(json.dumps(described, indent=2))
+        else:
+            typer.echo(yaml.safe_dump(described, sort_keys=False, width=120, allow_unicode=True))
         return
     found = ask(op, device=device, dtypes=(dtype,))
     typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))

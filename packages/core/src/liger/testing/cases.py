@@ -77,6 +77,11 @@ class Case:
         generator = None if device == "meta" else torch.Generator().manual_seed(zlib.crc32(self.id.encode()))
         tensors, made = make_inputs(self.op, device, getattr(torch, self.dtype), generator, self.sizes, self.variant)
         if self.mixed:
+            if self.mixed not in self.arguments():
+                known = ", ".join(self.arguments())
+                raise PluginError(
+                    f"op {self.op.name!r} has no tensor argument {self.mixed!r} to be float32; it has {known}"
+                )
             at = self.arguments().index(self.mixed)
             tensors = [t.float() if i == at and t is not None else t for i, t in enumerate(tensors)]
         out = [None if t is None else lay_out(t.detach(), self.layout).requires_grad_(t.requires_grad) for t in tensors]
