@@ -18,6 +18,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from compile_limits import TARGETS, Launch, Target
+from liger.launch import ASSUMED, assume
 
 NVIDIA = {  # in the log of ptxas
     "registers": r"Used (\d+) registers",
@@ -117,6 +118,7 @@ def dry_launches(target: str) -> Iterator[Recorder]:
     JITFunction.run = lambda function, *args, **kwargs: recorder.compile(function, args, kwargs)
     torch.version.hip = "dry" if TARGETS[target].backend == "hip" else None  # launch functions ask it
     try:
-        yield recorder
+        with assume(ASSUMED._replace(name=target, shared=TARGETS[target].shared)):
+            yield recorder
     finally:
         JITFunction.run, driver._active, torch.version.hip = run, active, hip

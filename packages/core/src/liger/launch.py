@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -39,38 +40,55 @@ def launch(
         return
     first = tensors[0]
     assert first is not None  # our own bug: a kernel without a tensor
-    meta = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuse_multiply_add}
-    if first.device.type != "cuda":
+    index = first.get_device() if first.is_cuda else -1
+    if index < 0:
+        meta = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuse_multiply_add}
         kernel[grid](*tensors, *numbers, **constants, **meta)
         return
-    index = first.device.index
-    # triton specialises each pointer on 16-byte alignment, so each one's alignment is part of the key
+    values = tuple(constants.values())
+    # all that the compiled kernel depends on: triton specialises each pointer on 16-byte alignment, and types an
+    # integer by its size
     pointers = [0 if t is None else t.data_ptr() for t in tensors]
     key = (
         kernel,
         index,
-        tuple([p & 15 == 0 for p in pointers]),
         num_warps,
         num_stages,
         fuse_multiply_add,
+        _alignment(pointers),
+        _widths(numbers),
         tuple([None if t is None else t.dtype for t in tensors]),
-        tuple([_INT32_MIN <= n <= _INT32_MAX if type(n) is int else None for n in numbers]),
-        tuple(constants.values()),
+        values,
     )
     compiled = _compiled.get(key)
     previous = torch._C._cuda_exchangeDevice(index)
     try:
         if compiled is None or _has_hooks():
+            meta = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuse_multiply_add}
             _compiled[key] = kernel[grid](*tensors, *numbers, **constants, **meta)
             return
         x, y, z = (*grid, 1, 1)[:3]
         stream = torch._C._cuda_getCurrentRawStream(index)
         compiled.run(
-            x, y, z, stream, compiled.function, compiled.packed_metadata, None, None, None,
-            *pointers, *numbers, *constants.values(),
-        )  # fmt: skip
+            x, y, z, stream, compiled.function, compiled.packed_metadata, None, None, None, *pointers, *numbers, *values
+        )
     finally:
         torch._C._cuda_maybeExchangeDevice(previous)
+
+
+def _alignment(pointers: Sequence[int]) -> tuple[bool, ...] | None:
+    """None if every pointer is a multiple of 16, as almost always; else which are."""
+    bits = 0
+    for p in pointers:
+        bits |= p
+    return tuple([p & 15 == 0 for p in pointers]) if bits & 15 else None
+
+
+def _widths(numbers: Sequence[int | float]) -> tuple[bool, ...] | None:
+    """None if every integer fits into 32 bits, as almost always; else which do."""
+    if not numbers or (min(numbers) >= _INT32_MIN and max(numbers) <= _INT32_MAX):
+        return None
+    return tuple([_INT32_MIN <= n <= _INT32_MAX for n in numbers])
 
 
 def _has_hooks() -> bool:
@@ -117,15 +135,51 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(-1, x.shape[-1]).contiguous() if x.numel() else x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
-ASSUMED_PROCESSORS = 132  # an H100 or H200
+class GPU(NamedTuple):
+    """What launches depend on.
+
+    Attributes:
+        name: ``"sm90"``, ``"gfx942"``: the architecture that code is compiled for.
+        processors: number of multiprocessors, for persistent grids.
+        shared: bytes of shared memory that one program may use.
+    """
+
+    name: str
+    processors: int
+    shared: int
+
+
+ASSUMED = GPU("sm90", 132, 232_448)  # an H100 or H200, where nothing can be asked: interpreter, meta tensors
 
 
 @functools.cache
+def gpu(device: torch.device) -> GPU:
+    """The GPU that ``device`` is; ``ASSUMED`` where nothing can be asked."""
+    if device.type != "cuda":
+        return ASSUMED
+    found = torch.cuda.get_device_properties(device)
+    if torch.version.hip:
+        return GPU(found.gcnArchName.partition(":")[0], found.multi_processor_count, found.shared_memory_per_block)
+    name = f"sm{found.major}{found.minor}"
+    return GPU(name, found.multi_processor_count, found.shared_memory_per_block_optin)
+
+
 def processors(device: torch.device) -> int:
-    """Number of multiprocessors, for persistent grids; ``ASSUMED_PROCESSORS`` where nothing can be asked."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).multi_processor_count
-    return ASSUMED_PROCESSORS
+    """Number of multiprocessors, for persistent grids."""
+    return gpu(device).processors
+
+
+@contextlib.contextmanager
+def assume(found: GPU) -> Iterator[None]:
+    """Inside the block devices that cannot be asked are ``found``; for tests and the compile gate."""
+    global ASSUMED
+    before, ASSUMED = ASSUMED, found
+    gpu.cache_clear()
+    try:
+        yield
+    finally:
+        ASSUMED = before
+        gpu.cache_clear()
 
 
 _library = torch.library.Library("liger", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -136,17 +190,18 @@ def private_op(name: str, fake: Callable[..., Any]) -> Callable[[Callable[..., A
 
     The op is private (leading underscore): gradients belong to the ``autograd.Function`` around it. The decorated
     function must not change its arguments, must return fresh tensors and annotate its parameters for torch.library.
+    Instead of one of several results it may return None: an op cannot, and gives an empty tensor.
 
     Args:
         name: op name; it is registered as ``liger::_<name>``.
-        fake: same signature, returns empty outputs of the right shape, dtype and device.
+        fake: same signature, returns empty outputs of the right shape, dtype and device, or None likewise.
     """
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         schema = torch.library.infer_schema(fn, mutates_args=())
         _library.define(f"_{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-        _library.impl(f"_{name}", fn, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-        torch.library.register_fake(f"liger::_{name}", fake, lib=_library)
+        _library.impl(f"_{name}", _no_none(fn), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        torch.library.register_fake(f"liger::_{name}", _no_none(fake), lib=_library)
         op = getattr(torch.ops.liger, f"_{name}").default
 
         @functools.wraps(fn)
@@ -156,3 +211,17 @@ def private_op(name: str, fake: Callable[..., Any]) -> Callable[[Callable[..., A
         return call
 
     return decorate
+
+
+def _no_none(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` with an empty tensor for each None among its results."""
+
+    @functools.wraps(fn)
+    def call(*args: Any) -> Any:
+        found = fn(*args)
+        if not isinstance(found, tuple) or None not in [t if t is None else 0 for t in found]:
+            return found
+        some = next(a for a in args if isinstance(a, torch.Tensor))
+        return tuple([some.new_empty(0) if t is None else t for t in found])
+
+    return call

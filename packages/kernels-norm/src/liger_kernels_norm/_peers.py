@@ -1,4 +1,4 @@
-"""Other libraries' RMSNorm, for benchmarks."""
+"""Other libraries' norms, for benchmarks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ EPS = 1e-6
 
 
 @peer("torch", cuda=False)
-def torch_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def torch_rms_norm(x: torch.Tensor, weight: torch.Tensor, bias: None) -> torch.Tensor:
     """torch's own."""
     return F.rms_norm(x, x.shape[-1:], weight, EPS)
 
 
 @peer("liger_kernel", overwrites=True)  # its backward writes into the output's gradient
-def liger_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def liger_rms_norm(x: torch.Tensor, weight: torch.Tensor, bias: None) -> torch.Tensor:
     """liger-kernel 0.8.5: offset 0, llama's casts, in place."""
     from liger_kernel.ops import LigerRMSNormFunction
 
@@ -25,8 +25,68 @@ def liger_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @peer("quack")
-def quack_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def quack_rms_norm(x: torch.Tensor, weight: torch.Tensor, bias: None) -> torch.Tensor:
     """quack-kernels 0.6.5."""
     from quack import rmsnorm
 
     return rmsnorm(x, weight, eps=EPS)  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel")
+def liger_fused_add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """liger-kernel 0.8.5: offset 0, llama's casts, not in place."""
+    from liger_kernel.ops import LigerFusedAddRMSNormFunction
+
+    return LigerFusedAddRMSNormFunction.apply(x, residual, weight, EPS, 0.0, "llama", False)  # type: ignore[no-any-return]
+
+
+@peer("quack")
+def quack_fused_add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """quack-kernels 0.6.5."""
+    from quack import rmsnorm
+
+    return rmsnorm(x, weight, residual=residual, eps=EPS, prenorm=True)  # type: ignore[no-any-return]
+
+
+@peer("torch", cuda=False)
+def torch_layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """torch's own."""
+    return F.layer_norm(x, x.shape[-1:], weight, bias, 1e-5)
+
+
+@peer("liger_kernel")
+def liger_layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """liger-kernel 0.8.5."""
+    from liger_kernel.ops import LigerLayerNormFunction
+
+    return LigerLayerNormFunction.apply(x, weight, bias, 1e-5)  # type: ignore[no-any-return]
+
+
+class _QuackLayerNorm(torch.autograd.Function):
+    """quack offers the two kernels; their parameters are fp32."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias):  # type: ignore[no-untyped-def]
+        from quack.rmsnorm import layernorm_fwd
+
+        wide = weight.float()
+        y, rstd, mean = layernorm_fwd(x, wide, bias.float(), 1e-5, return_rstd=True, return_mean=True)
+        ctx.save_for_backward(x, wide, rstd, mean)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):  # type: ignore[no-untyped-def]
+        from quack.rmsnorm import layernorm_bwd
+
+        x, weight, rstd, mean = ctx.saved_tensors
+        return tuple(t.to(x.dtype) for t in layernorm_bwd(x, weight, dy, rstd, mean, has_bias=True))
+
+
+@peer("quack")
+def quack_layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """quack-kernels 0.6.5."""
+    return _QuackLayerNorm.apply(x, weight, bias)  # type: ignore[no-any-return, no-untyped-call]

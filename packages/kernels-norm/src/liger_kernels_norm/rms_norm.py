@@ -1,20 +1,21 @@
 """RMSNorm: y = x / rms(x) * (offset + w),  rms(x) = sqrt(mean(x^2) + eps), over the last dimension.
 
 Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", eq. 4.
-Shapes: x (..., H), w (H,) or None, y (..., H). R is the number of rows, the product of the leading dimensions.
+An optional bias is added last: y = x / rms(x) * (offset + w) + b.
+Shapes: x (..., H), w (H,) or None, b (H,) or None, y (..., H). R is the number of rows, the product of the leading ones.
 Precision: the order of casts differs between model families and is named by ``cast``:
 
 =============  ==========================================================================  =====================
 cast           what is rounded                                                             dtype of y
 =============  ==========================================================================  =====================
-"llama"        x/rms in fp32, rounded to x.dtype, times weight                             promoted from x and w
+"llama"        x/rms in fp32, rounded to x.dtype, times weight                             promoted of x, w and b
 "fp32-weight"  x/rms in fp32, times weight in fp32, rounded once (olmo2, gpt_oss)          x.dtype
 "gemma"        the same arithmetic as "fp32-weight"; Gemma pairs it with offset=1          x.dtype
-"none"         no cast at all: also the statistics are rounded to x.dtype at each step     promoted from x and w
+"none"         no cast at all: also the statistics are rounded to x.dtype at each step     promoted of x, w and b
 =============  ==========================================================================  =====================
 
-The offset is added to the weight in fp32, always. Gradients: with xhat = x/rms and g = dy * (offset + w),
-dx = (g - xhat * mean(g * xhat)) / rms and dw = sum over rows of dy * xhat.
+The offset is added to the weight in fp32, always, and the bias in the dtype of the product. Gradients: with xhat = x/rms
+and g = dy * (offset + w), dx = (g - xhat * mean(g * xhat)) / rms, dw = sum over rows of dy * xhat, db = sum of dy.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_number, check_tensor, public, run
+from liger.dispatch import check_number, public, run
 from liger.numerics import acc
+from liger_kernels_norm._arguments import check_beside, check_choice, check_eps, check_input
 
 CASTS = ("llama", "fp32-weight", "gemma", "none")
 
@@ -34,6 +36,7 @@ CASTS = ("llama", "fp32-weight", "gemma", "none")
 def rms_norm_reference(
     x: torch.Tensor,
     weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
     *,
     eps: float = 1e-6,
     cast: str = "llama",
@@ -45,12 +48,16 @@ def rms_norm_reference(
     if cast in ("llama", "none"):
         h = h.to(x.dtype)
         if weight is None:
-            return h * (1.0 + offset) if offset else h
-        scale = (acc(weight) + offset) if offset else weight
-        return (scale * h).to(torch.promote_types(x.dtype, weight.dtype))
-    if weight is None:
-        return (h * (1.0 + offset) if offset else h).to(x.dtype)
-    return (h * (acc(weight) + offset)).to(x.dtype)
+            h = h * (1.0 + offset) if offset else h
+        else:
+            scale = (acc(weight) + offset) if offset else weight
+            h = (scale * h).to(torch.promote_types(x.dtype, weight.dtype))
+        return h if bias is None else h + bias
+    if weight is not None:
+        h = h * (acc(weight) + offset)
+    elif offset:
+        h = h * (1.0 + offset)
+    return (h if bias is None else h + acc(bias)).to(x.dtype)
 
 
 # -- Public ------------------------------------------------------------------------------------------------------------
@@ -58,6 +65,7 @@ def rms_norm_reference(
 def rms_norm(
     x: torch.Tensor,
     weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
     *,
     eps: float = 1e-6,
     cast: str = "llama",
@@ -67,71 +75,64 @@ def rms_norm(
     """RMSNorm over the last dimension.
 
     Args:
-        x: (..., H), floating; any leading shape, any strides, 0 rows included.
+        x: (..., H), floating; any leading shape, any strides, 0 rows and 0 columns included.
         weight: (H,), floating, possibly of another dtype than x; None leaves it out.
+        bias: (H,), likewise.
         eps: added to the mean square.
         cast: order of casts, one of ``CASTS``; see the module's docstring.
         offset: added to the weight in fp32 (1 for Gemma).
         kernel: choose a kernel by hand.
 
     Returns:
-        (..., H); its dtype is x.dtype, or for "llama" and "none" the promoted dtype of x and weight.
+        (..., H); its dtype is x.dtype, or for "llama" and "none" the promoted dtype of x, weight and bias.
 
     Raises:
         ValueError: shapes do not match, an unknown ``cast``, or ``eps`` is negative or not finite.
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
+
+    >>> from liger import ops
+    >>> ops.rms_norm(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0, 2.0]), eps=0.0)
+    tensor([[0.8485, 2.2627]])
     """
-    if cast not in CASTS:
-        raise ValueError(f"rms_norm: cast is {cast!r}, expected one of {', '.join(CASTS)}")
-    check_number("rms_norm", "eps", eps)
-    if not 0.0 <= eps < float("inf"):
-        raise ValueError(f"rms_norm: eps is {eps!r}, expected a finite number, 0 or more")
+    check_choice("rms_norm", "cast", cast, CASTS)
+    check_eps("rms_norm", eps)
     check_number("rms_norm", "offset", offset)
-    check_tensor("rms_norm", "x", x)
-    if x.dim() == 0 or not x.dtype.is_floating_point:
-        raise TypeError(f"rms_norm: x must be floating with at least one dimension, got {x.dtype} {tuple(x.shape)}")
-    if weight is not None:
-        check_tensor("rms_norm", "weight", weight)
-        if not weight.dtype.is_floating_point or weight.device != x.device:
-            raise TypeError(
-                f"rms_norm: weight must be floating on {x.device} like x, got {weight.dtype} on {weight.device}"
-            )
-        if weight.shape != x.shape[-1:]:
-            raise ValueError(
-                f"rms_norm: weight has shape {tuple(weight.shape)}, expected ({x.shape[-1]},), the last of x"
-                + (
-                    " (an empty weight is usually a sharded parameter that was not gathered)"
-                    if not weight.numel()
-                    else ""
-                )
-            )
+    check_input("rms_norm", x)
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None:
+            check_beside("rms_norm", name, parameter, x, tuple(x.shape[-1:]), why="the last of x")
     options = {"eps": eps, "cast": cast, "offset": offset}
-    return run("rms_norm", (x, weight), options, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
+    return run("rms_norm", (x, weight, bias), options, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------
+def rows_like_hidden_states(R: int, H: int, generator: torch.Generator) -> torch.Tensor:
+    """(R, H): rows of magnitude 1e-3, 1 and 1e3 in turn."""
+    return torch.randn(R, H, generator=generator) * torch.tensor([1e-3, 1.0, 1e3])[torch.arange(R) % 3, None]
+
+
 def rms_norm_inputs(
     device: str, dtype: torch.dtype, *, R: int, H: int, generator: torch.Generator, variant: str = ""
 ) -> tuple[Sequence[torch.Tensor | None], Mapping[str, Any]]:
     """Rows of magnitude 1e-3, 1 and 1e3 in turn, and weights around 1.
 
     Variants: "weightless", also with an offset of 0.5 so that it is seen; "gemma", its casts and offset together;
-    "three dimensions" (R, 2, H).
+    "bias"; "three dimensions" (R, 2, H).
     """
-    x = torch.randn(R, H, generator=generator) * torch.tensor([1e-3, 1.0, 1e3])[torch.arange(R) % 3, None]
-    weight = 1 + 0.2 * torch.randn(H, generator=generator)
+    x, weight = rows_like_hidden_states(R, H, generator), 1 + 0.2 * torch.randn(H, generator=generator)
     if variant == "three dimensions":
         x = torch.stack((x, x.flip(0)), dim=1)
     if variant == "weightless":
-        return (x.to(device, dtype), None), {"offset": 0.5}
+        return (x.to(device, dtype), None, None), {"offset": 0.5}
+    bias = torch.randn(H, generator=generator).to(device, dtype) if variant == "bias" else None
     gemma = {"cast": "gemma", "offset": 1.0} if variant == "gemma" else {}
-    return (x.to(device, dtype), weight.to(device, dtype)), gemma
+    return (x.to(device, dtype), weight.to(device, dtype), bias), gemma
 
 
-def rms_norm_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:
-    """Read x and weight, write y; read x, weight and dy, write dx and dweight."""
-    x, weight = tensors
+def norm_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:
+    """Read x and parameters, write y; read x, parameters and dy, write dx and the parameters' gradients."""
+    x, *parameters = tensors
     assert x is not None
-    w = 0 if weight is None else weight.nbytes
+    w = sum(p.nbytes for p in parameters if p is not None)
     return {"forward": 2 * x.nbytes + w, "backward": 3 * x.nbytes + 2 * w}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from typing import Any, NoReturn
-from unittest import mock
 
 import torch
 
@@ -155,13 +154,9 @@ def deterministic(kernel: Kernel, device: str) -> None:
 
 def few_programs(kernel: Kernel, device: str) -> None:
     """The contract where a persistent kernel has less programs than work: one multiprocessor, the most rows."""
-    with mock.patch.object(launch, "ASSUMED_PROCESSORS", 1):
-        launch.processors.cache_clear()
-        try:
-            for case in (largest(kernel), typical(kernel).replace(sizes=_most_rows(kernel))):
-                case.check(device)
-        finally:
-            launch.processors.cache_clear()
+    with launch.assume(launch.ASSUMED._replace(processors=1)):
+        for case in (largest(kernel), typical(kernel).replace(sizes=_most_rows(kernel))):
+            case.check(device)
 
 
 def _most_rows(kernel: Kernel) -> dict[str, int]:

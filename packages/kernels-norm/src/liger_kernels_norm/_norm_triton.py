@@ -1,0 +1,254 @@
+"""Launches of the norms' Triton kernels and their autograd.Function: one for all, whose options tell what to do."""
+
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+# mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+
+from liger._partials_triton import add_partials
+from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger_kernels_norm._rows_triton import _backward, _forward
+from liger_kernels_norm._wide_triton import _backward_dw_wide, _backward_dx_wide, _forward_wide
+
+CAST_MODE = {"llama": 0, "fp32-weight": 1, "gemma": 1, "fp32": 1, "none": 2}
+FORWARD_LIMIT = 32768  # columns of a row that one program can hold
+
+
+# -- How much a program does -------------------------------------------------------------------------------------------
+@functools.cache
+def _forward_settings(H: int) -> dict[str, int]:
+    """Constants of ``_forward``: a row, or 2048 elements of narrow ones; 16 values a thread, 32 of wide rows."""
+    block = next_power_of_2(H)
+    rows = max(1, 2048 // block)
+    return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // (512 if H <= 4096 else 1024)))}
+
+
+@functools.cache
+def _backward_settings(H: int, itemsize: int, device: GPU) -> tuple[dict[str, int], int]:
+    """Constants of ``_backward``, and programs per multiprocessor.
+
+    dy and x of the next ``STAGES - 1`` tiles are on their way through shared memory: about 64 KB keep the bus busy.
+    Where they do not fit, more programs hide the loads instead.
+    """
+    block = next_power_of_2(H)
+    rows = max(1, 2048 // block)
+    tile = block * rows
+    warps = min(16, max(4, tile // 512))
+    constants = {"BLOCK": block, "ROWS": rows, "num_warps": warps}
+    per_processor = 4 if tile <= 2048 else 1
+    bytes_per_stage = 2 * itemsize * tile * per_processor
+    stages = 1 + min(3, 98304 // bytes_per_stage, device.shared // bytes_per_stage)
+    if H > 8192 or stages == 1:
+        return {**constants, "STAGES": 1}, 4 if tile <= 8192 else 1
+    return {**constants, "STAGES": stages}, per_processor
+
+
+def _backward_limit(x: torch.Tensor, bias: torch.Tensor | None) -> int:
+    """Columns that ``_backward`` can hold in registers, beside the sums of dweight and dbias."""
+    return 16384 if x.element_size() == 2 and bias is None else 8192
+
+
+# -- Launches ----------------------------------------------------------------------------------------------------------
+def _forward_fake(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    cast: str,
+    offset: float,
+    center: bool,
+    terms: int,
+) -> Any:
+    s = None if residual is None else torch.empty_like(x, dtype=torch.promote_types(x.dtype, residual.dtype))
+    z = x if s is None else s
+    rows = math.prod(z.shape[:-1])
+    mean = z.new_empty(rows, dtype=torch.float32) if center else None
+    rstd = z.new_empty(rows, dtype=torch.float32)
+    dtype = z.dtype
+    if CAST_MODE[cast] != 1:  # the product with the weight is not cast
+        for parameter in (weight, bias):
+            dtype = dtype if parameter is None else torch.promote_types(dtype, parameter.dtype)
+    return torch.empty_like(z, dtype=dtype), s, mean, rstd
+
+
+@private_op("norm_forward", _forward_fake)
+def _launch_forward(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    cast: str,
+    offset: float,
+    center: bool,
+    terms: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All tensors contiguous -> y, x + residual or None, mean or None, 1 / rms."""
+    H = x.shape[-1]
+    y, s, mean, rstd = _forward_fake(x, residual, weight, bias, eps, cast, offset, center, terms)
+    tensors = (x, residual, weight, bias, y, s, mean, rstd)
+    if H == 0:
+        return y, s, mean, rstd
+    N = 1 if weight is None else weight.numel() // H
+    constants = {"H": H, "N": N, "TERMS": terms, "CAST": CAST_MODE[cast]}
+    rows = rstd.numel()
+    if H > FORWARD_LIMIT:
+        launch(_forward_wide, (rows,), tensors, (eps, offset), num_warps=8, **constants, BLOCK=4096)
+        return y, s, mean, rstd
+    settings = _forward_settings(H)
+    R = rows // N
+    launch(_forward, (ceil_div(R, settings["ROWS"]), N), tensors, (R, eps, offset), **constants, **settings)
+    return y, s, mean, rstd
+
+
+def _backward_fake(
+    dy: torch.Tensor,
+    ds: torch.Tensor | None,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor,
+    cast: str,
+    offset: float,
+    terms: int,
+    need_dx: bool,
+    need_dw: bool,
+    need_db: bool,
+) -> Any:
+    return (
+        torch.empty_like(x) if need_dx else None,
+        torch.empty_like(weight) if need_dw and weight is not None else None,
+        torch.empty_like(bias) if need_db and bias is not None else None,
+    )
+
+
+@private_op("norm_backward", _backward_fake)
+def _launch_backward(
+    dy: torch.Tensor,
+    ds: torch.Tensor | None,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor,
+    cast: str,
+    offset: float,
+    terms: int,
+    need_dx: bool,
+    need_dw: bool,
+    need_db: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All tensors contiguous -> dx, dweight, dbias; None for what is not needed."""
+    dx, dw, db = _backward_fake(
+        dy, ds, x, weight, bias, mean, rstd, cast, offset, terms, need_dx, need_dw, need_db
+    )
+    H = x.shape[-1]
+    if H == 0:
+        return dx, dw, db
+    N = 1 if weight is None else weight.numel() // H
+    R = rstd.numel() // N
+    constants = {"H": H, "N": N, "CAST": CAST_MODE[cast]}
+    wide = H > _backward_limit(x, bias)
+    if wide:
+        programs = min(ceil_div(R, 8), 16)
+    else:
+        settings, per_processor = _backward_settings(H, x.element_size(), gpu(x.device))
+        programs = min(ceil_div(R, settings["ROWS"]), ceil_div(per_processor * gpu(x.device).processors, N))
+    sums = [t for t in (dw, db) if t is not None]
+    parts = x.new_empty((len(sums), programs, N * H), dtype=torch.float32) if sums else None
+    dw_parts = None if dw is None else parts
+    db_parts = None if db is None else parts if dw is None else parts[1]  # type: ignore[index]
+    if wide:
+        if dx is not None:
+            tensors = (dy, ds, x, weight, mean, rstd, dx)
+            launch(_backward_dx_wide, (R * N,), tensors, (offset,), num_warps=16, H=H, N=N, TERMS=terms, BLOCK=8192)
+        if parts is not None:
+            tensors = (dy, x, mean, rstd, dw_parts, db_parts)
+            grid = (ceil_div(H, 512), programs, N)
+            launch(_backward_dw_wide, grid, tensors, (R,), num_warps=8, **constants, COLS=512, ROWS=8, STAGES=3)
+    else:
+        again = (dy, x) if H > 8192 else (None, None)
+        tensors = (dy, ds, x, weight, mean, rstd, *again, dx, dw_parts, db_parts)
+        launch(_backward, (programs, N), tensors, (R, offset), **constants, TERMS=terms, **settings)
+    if parts is not None:
+        add_partials(parts, *sums)
+    return dx, dw, db
+
+
+# -- Autograd ----------------------------------------------------------------------------------------------------------
+class _Norm(torch.autograd.Function):
+    """Saves what was normalised, the weight and the row statistics; xhat is recomputed, one product instead of R x H."""
+
+    @staticmethod
+    def forward(ctx, op, x, residual, weight, bias, eps, cast, offset, center, terms):
+        x, residual, weight, bias = [t if t is None else t.contiguous() for t in (x, residual, weight, bias)]
+        y, s, mean, rstd = _launch_forward(x, residual, weight, bias, eps, cast, offset, center, terms)
+        ctx.save_for_backward(x if residual is None else s, weight, bias, mean if center else None, rstd)
+        ctx.options = op, cast, offset, terms
+        ctx.dtypes = x.dtype, x.dtype if residual is None else residual.dtype
+        ctx.set_materialize_grads(False)
+        return y if residual is None else (y, s)
+
+    @staticmethod
+    def backward(ctx, dy, ds=None):
+        op, cast, offset, terms = ctx.options
+        refuse_second_derivative(op)
+        x, weight, bias, mean, rstd = ctx.saved_tensors
+        _, need_x, need_residual, need_dw, need_db, *_ = ctx.needs_input_grad
+        dy = torch.zeros_like(x) if dy is None else dy.contiguous()  # None: only the sum was used
+        ds = ds if ds is None else ds.contiguous()
+        needs = need_x or need_residual, need_dw, need_db
+        dx, dw, db = _launch_backward(dy, ds, x, weight, bias, mean, rstd, cast, offset, terms, *needs)
+        return (
+            None,
+            dx.to(ctx.dtypes[0]) if need_x else None,
+            dx.to(ctx.dtypes[1]) if need_residual else None,
+            dw if need_dw else None,
+            db if need_db else None,
+            *[None] * 5,
+        )
+
+
+def rms_norm_triton(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    *,
+    eps: float,
+    cast: str,
+    offset: float,
+) -> torch.Tensor:
+    """See ``liger_kernels_norm.rms_norm``."""
+    return _Norm.apply("rms_norm", x, None, weight, bias, eps, cast, offset, False, x.shape[-1])  # type: ignore[no-any-return]
+
+
+def fused_add_rms_norm_triton(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, *, eps: float, cast: str, offset: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See ``liger_kernels_norm.fused_add_rms_norm``."""
+    return _Norm.apply("fused_add_rms_norm", x, residual, weight, None, eps, cast, offset, False, x.shape[-1])  # type: ignore[no-any-return]
+
+
+def layer_norm_triton(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, *, eps: float
+) -> torch.Tensor:
+    """See ``liger_kernels_norm.layer_norm``."""
+    return _Norm.apply("layer_norm", x, None, weight, bias, eps, "fp32-weight", 0.0, True, x.shape[-1])  # type: ignore[no-any-return]
+
+
+def cohere_norm_triton(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
+    """See ``liger_kernels_norm.cohere_norm``."""
+    return _Norm.apply("cohere_norm", x, None, weight, None, eps, "fp32-weight", 0.0, True, x.shape[-1])  # type: ignore[no-any-return]
+
+
+def l2norm_triton(x: torch.Tensor, *, eps: float, cast: str) -> torch.Tensor:
+    """See ``liger_kernels_norm.l2norm``."""
+    return _Norm.apply("l2norm", x, None, None, None, eps, cast, 0.0, False, 1)  # type: ignore[no-any-return]
