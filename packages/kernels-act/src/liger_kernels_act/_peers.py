@@ -21,3 +21,11 @@ def liger_gelu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     from liger_kernel.ops import LigerGELUMulFunction
 
     return LigerGELUMulFunction.apply(gate, up)  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", overwrites=True)
+def liger_silu_mul_packed(x: torch.Tensor) -> torch.Tensor:
+    """liger-kernel 0.8.5; the "gate_up" layout."""
+    from liger_kernel.ops import LigerFusedGateUpSiLUMulFunction
+
+    return LigerFusedGateUpSiLUMulFunction.apply(x)  # type: ignore[no-any-return]
