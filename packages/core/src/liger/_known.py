@@ -8,12 +8,16 @@ OPS: dict[str, str] = {
     "gelu_mul": "liger-kernels-act",
     "gelu_mul_packed": "liger-kernels-act",
     "linear_cross_entropy": "liger-kernels-loss",
+    "log_softmax": "liger-kernels-act",
+    "relu_squared": "liger-kernels-act",
     "rms_norm": "liger-kernels-norm",
     "rope": "liger-kernels-rope",
     "silu_mul": "liger-kernels-act",
     "silu_mul_clamped": "liger-kernels-act",
     "silu_mul_clamped_packed": "liger-kernels-act",
     "silu_mul_packed": "liger-kernels-act",
+    "softmax": "liger-kernels-act",
+    "sparsemax": "liger-kernels-act",
 }
 
 MODELS: dict[str, str] = {

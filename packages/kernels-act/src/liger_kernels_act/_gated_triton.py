@@ -183,8 +183,9 @@ def launch_forward(
     u, u_stride = (g, g_stride) if up is None else _as_rows(up)
     R, H = g.shape[0], g.shape[1] // 2 if up is None else g.shape[1]
     grid, tile = _grid(R, H)
-    consts: dict[str, Any] = {"H": H, "G_STRIDE": g_stride, "U_STRIDE": u_stride, **_columns(layout, H)}
-    launch(_forward, grid, (g, u, y), (R, *numbers), num_warps=4, **consts, ACT=ACTIVATION[act], **tile)
+    strides = {"G_STRIDE": g_stride, "U_STRIDE": u_stride}
+    consts: dict[str, Any] = {"H": H, **strides, **_columns(layout, H), "ACT": ACTIVATION[act], **tile}
+    launch(_forward, grid, (g, u, y), (R, *numbers), num_warps=4, **consts)
     return y
 
 

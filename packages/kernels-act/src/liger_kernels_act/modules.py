@@ -8,10 +8,14 @@ import torch
 
 from liger_kernels_act.gelu_mul import gelu_mul
 from liger_kernels_act.gelu_mul_packed import gelu_mul_packed
+from liger_kernels_act.log_softmax import log_softmax
+from liger_kernels_act.relu_squared import relu_squared
 from liger_kernels_act.silu_mul import silu_mul
 from liger_kernels_act.silu_mul_clamped import silu_mul_clamped
 from liger_kernels_act.silu_mul_clamped_packed import silu_mul_clamped_packed
 from liger_kernels_act.silu_mul_packed import silu_mul_packed
+from liger_kernels_act.softmax import softmax
+from liger_kernels_act.sparsemax import sparsemax
 
 
 class _WithOptions(torch.nn.Module):
@@ -121,3 +125,36 @@ class SiLUMulClampedPacked(_WithOptions):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., 2 H) -> (..., H)."""
         return silu_mul_clamped_packed(x, **self.options)
+
+
+# -- One tensor --------------------------------------------------------------------------------------------------------
+class ReLUSquared(torch.nn.Module):
+    """``relu(x) ** 2``; see ``liger.ops.relu_squared``."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(...) -> (...)."""
+        return relu_squared(x)
+
+
+class Softmax(torch.nn.Module):
+    """Over the last dimension; see ``liger.ops.softmax``."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., V) -> (..., V)."""
+        return softmax(x)
+
+
+class LogSoftmax(torch.nn.Module):
+    """Over the last dimension; see ``liger.ops.log_softmax``."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., V) -> (..., V)."""
+        return log_softmax(x)
+
+
+class Sparsemax(torch.nn.Module):
+    """Over the last dimension; see ``liger.ops.sparsemax``."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., V) -> (..., V)."""
+        return sparsemax(x)

@@ -128,7 +128,7 @@ SILU_MUL_CLAMPED_PACKED = Op(
     **PACKED,
 )
 
-KERNELS = (
+GATED_KERNELS = (
     gated("silu_mul", SILU_SLOPE),
     gated("gelu_mul", GELU_SLOPE),
     gated("silu_mul_clamped", CLAMPED_SLOPE),
@@ -138,9 +138,145 @@ KERNELS = (
 )
 
 
+# -- One tensor --------------------------------------------------------------------------------------------------------
+RELU_SQUARED = Op(
+    name="relu_squared",
+    public="liger_kernels_act.relu_squared:relu_squared",
+    reference="liger_kernels_act.relu_squared:relu_squared_reference",
+    inputs="liger_kernels_act.relu_squared:row_inputs",
+    sizes={"R": (1, 3, 7), "H": (1, 96, 511, 2049)},
+    production=tuple({"R": 16384, "H": h} for h in (24576, 16384)),
+    sweeps=(Sweep(variable="H", values=(4096, 8192, 16384, 24576), fixed={"R": 16384}),),
+    model={"R": "tokens", "H": "intermediate_size"},
+    peers={"liger-kernel": "liger_kernels_act._peers:liger_relu_squared"},
+    variants=("three dimensions",),
+    module="liger_kernels_act.modules:ReLUSquared",
+)
+
+RELU_SQUARED_TRITON = Kernel(
+    op="relu_squared",
+    name="triton",
+    fn="liger_kernels_act._relu_squared_triton:relu_squared_triton",
+    rank=10,
+    needs=NEEDS,
+    bytes="liger_kernels_act.relu_squared:row_bytes",
+    profile=Profile(
+        tier="elementwise",
+        saved=("x",),
+        gradients={"x": "2 * dy * max(x, 0)"},
+        grid=dict.fromkeys(("_forward", "_backward"), "2048 elements; ceil(R * H / 2048) programs"),
+        precision=("the square in float32, rounded once, as upstream's",),
+    ),
+)
+
+# -- Rows --------------------------------------------------------------------------------------------------------------
+ROWS: Mapping[str, Any] = {
+    "inputs": "liger_kernels_act.softmax:logits",
+    "production": tuple({"R": 4096, "V": v} for v in (32768, 131072, 1024, 5120, 16384, 128256)),
+    "sweeps": (Sweep(variable="V", values=(1024, 4096, 16384, 32768, 65536, 131072), fixed={"R": 4096}),),
+    "model": {"R": "tokens", "V": "vocab_size"},
+    "variants": ("three dimensions", "masked"),
+    "reduction": "V",
+}
+
+
+def rows(name: str, module: str, fn: str, gradient: str, grid: Mapping[str, str], *precision: str) -> Kernel:
+    """A Triton kernel over rows that saves its output alone."""
+    return Kernel(
+        op=name,
+        name="triton",
+        fn=f"liger_kernels_act.{module}:{fn}",
+        rank=10,
+        needs=NEEDS,
+        bytes="liger_kernels_act.relu_squared:row_bytes",
+        profile=Profile(tier="reduction", gradients={"x": gradient}, grid=grid, precision=precision),
+    )
+
+
+HELD_ROWS = "rows of up to 16384 columns, 4096 elements of narrow ones: ceil(R / rows) programs"
+WIDE_ROWS = "rows of more columns, each read twice; as many programs as multiprocessors, or two for each"
+SOFTMAX_GRID = {"_forward": HELD_ROWS, "_forward_wide": WIDE_ROWS, "_backward": HELD_ROWS, "_backward_wide": WIDE_ROWS}
+SPARSEMAX_GRID = {
+    "_forward": "rows of up to 8192 columns, 2048 elements of narrow ones: ceil(R / rows) programs",
+    "_forward_wide": "one row of more columns, read once for each step of Newton's method; R programs",
+    "_backward": "rows of up to 8192 columns, 2048 elements of narrow ones: ceil(R / rows) programs",
+    "_backward_wide": "one row of more columns, read twice; R programs",
+}
+
+SOFTMAX = Op(
+    name="softmax",
+    public="liger_kernels_act.softmax:softmax",
+    reference="liger_kernels_act.softmax:softmax_reference",
+    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 16387, 40004)},
+    peers={
+        "liger-kernel": "liger_kernels_act._peers:liger_softmax",
+        "quack": "liger_kernels_act._peers:quack_softmax",
+    },
+    module="liger_kernels_act.modules:Softmax",
+    **ROWS,
+)
+
+LOG_SOFTMAX = Op(
+    name="log_softmax",
+    public="liger_kernels_act.log_softmax:log_softmax",
+    reference="liger_kernels_act.log_softmax:log_softmax_reference",
+    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 16387, 40004)},
+    module="liger_kernels_act.modules:LogSoftmax",
+    **{**ROWS, "variants": ("three dimensions",)},
+)
+
+SPARSEMAX = Op(
+    name="sparsemax",
+    public="liger_kernels_act.sparsemax:sparsemax",
+    reference="liger_kernels_act.sparsemax:sparsemax_reference",
+    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 8193, 20001)},
+    peers={"liger-kernel": "liger_kernels_act._peers:liger_sparsemax"},
+    module="liger_kernels_act.modules:Sparsemax",
+    **ROWS,
+)
+
+ROW_KERNELS = (
+    rows(
+        "softmax",
+        "_softmax_triton",
+        "softmax_triton",
+        "y * (dy - sum(y * dy))",
+        SOFTMAX_GRID,
+        "maximum, exponentials and sums in float32, rounded once; of wide rows with a running maximum",
+    ),
+    rows(
+        "log_softmax",
+        "_softmax_triton",
+        "log_softmax_triton",
+        "dy - exp(y) * sum(dy)",
+        SOFTMAX_GRID,
+        "maximum, exponentials, sums and the logarithm in float32, rounded once; of wide rows with a running maximum",
+    ),
+    rows(
+        "sparsemax",
+        "_sparsemax_triton",
+        "sparsemax_triton",
+        "where y > 0: dy - mean of dy there; 0 elsewhere",
+        SPARSEMAX_GRID,
+        "everything in float32, rounded once; the threshold is exact but for float32's rounding",
+        "in float16 what is above the threshold is at least 2^-24, so that y alone tells the support",
+    ),
+)
+
+
 @liger.hookimpl
 def liger_register_ops() -> Sequence[Op | Kernel]:
     """Register the activations."""
     gated_pairs = (SILU_MUL, GELU_MUL, SILU_MUL_CLAMPED)
     gated_packed = (SILU_MUL_PACKED, GELU_MUL_PACKED, SILU_MUL_CLAMPED_PACKED)
-    return [*gated_pairs, *gated_packed, *KERNELS]
+    return [
+        *gated_pairs,
+        *gated_packed,
+        RELU_SQUARED,
+        SOFTMAX,
+        LOG_SOFTMAX,
+        SPARSEMAX,
+        *GATED_KERNELS,
+        RELU_SQUARED_TRITON,
+        *ROW_KERNELS,
+    ]
