@@ -81,29 +81,29 @@ def _forward(
     tl.store(y_ptr + cols, _result(x, total, LOG).to(y_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["R"])
+@triton.jit(do_not_specialize=["R", "blocks"])
 def _forward_wide(
     x_ptr,  # (R, V)
     y_ptr,  # (R, V)
     R,
+    blocks,  # ceil(V / BLOCK); as a constant it makes LLVM unroll the loops until they spill
     V: tl.constexpr,
     BLOCK: tl.constexpr,
     LOG: tl.constexpr,
 ):
-    BLOCKS: tl.constexpr = (V + BLOCK - 1) // BLOCK
     for row in range(tl.program_id(0), R, tl.num_programs(0)):
         start = row * tl.full((), V, tl.int64)
         top = -float("inf")
         total = 0.0
-        for i in range(BLOCKS):
+        for i in range(blocks):
             cols = i * BLOCK + tl.arange(0, BLOCK)
             x = tl.load(x_ptr + start + cols, mask=cols < V, other=-float("inf")).to(tl.float32)
             higher = tl.maximum(top, tl.max(x, axis=0))
             base = tl.where(higher == -float("inf"), 0.0, higher)  # so far only -inf: exp of -inf, not of nan
             total = total * tl.exp(top - base) + tl.sum(tl.exp(x - base), axis=0)
             top = higher
-        for i in range(BLOCKS):  # backwards: the end of the row is what the nearest cache still holds
-            cols = (BLOCKS - 1 - i) * BLOCK + tl.arange(0, BLOCK)
+        for i in range(blocks):  # backwards: the end of the row is what the nearest cache still holds
+            cols = (blocks - 1 - i) * BLOCK + tl.arange(0, BLOCK)
             x = tl.load(x_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32)
             tl.store(y_ptr + start + cols, _result(x - top, total, LOG).to(y_ptr.dtype.element_ty), mask=cols < V)
 
@@ -138,27 +138,27 @@ def _backward(
     tl.store(dx_ptr + cols, _slope(y, dy, total, LOG).to(dx_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["R"])
+@triton.jit(do_not_specialize=["R", "blocks"])
 def _backward_wide(
     dy_ptr,  # (R, V)
     y_ptr,  # (R, V); for the logarithm it is not read in the first pass
     dx_ptr,  # (R, V)
     R,
+    blocks,  # ceil(V / BLOCK); as a constant it makes LLVM unroll the loops until they spill
     V: tl.constexpr,
     BLOCK: tl.constexpr,
     LOG: tl.constexpr,
 ):
-    BLOCKS: tl.constexpr = (V + BLOCK - 1) // BLOCK
     for row in range(tl.program_id(0), R, tl.num_programs(0)):
         start = row * tl.full((), V, tl.int64)
         total = 0.0
-        for i in range(BLOCKS):
+        for i in range(blocks):
             cols = i * BLOCK + tl.arange(0, BLOCK)
             dy = tl.load(dy_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32)
             y = tl.load(y_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32)
             total += tl.sum(_weighted(y, dy, LOG), axis=0)
-        for i in range(BLOCKS):  # backwards: the end of the row is what the nearest cache still holds
-            cols = (BLOCKS - 1 - i) * BLOCK + tl.arange(0, BLOCK)
+        for i in range(blocks):  # backwards: the end of the row is what the nearest cache still holds
+            cols = (blocks - 1 - i) * BLOCK + tl.arange(0, BLOCK)
             dy = tl.load(dy_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32)
             y = tl.load(y_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32)
             tl.store(dx_ptr + start + cols, _slope(y, dy, total, LOG).to(dx_ptr.dtype.element_ty), mask=cols < V)
@@ -188,7 +188,7 @@ def _launch(held: Any, wide: Any, tensors: tuple[torch.Tensor, ...], V: int, log
     # masked alone, which takes registers too.
     block = warps * lanes * values // (reads if alone else 1) // (4 if V % 2 else 1)
     programs = min(R, processors(tensors[0].device) * (1 if alone else 2))
-    launch(wide, (programs,), tensors, (R,), num_warps=warps, V=V, BLOCK=block, LOG=log)
+    launch(wide, (programs,), tensors, (R, ceil_div(V, block)), num_warps=warps, V=V, BLOCK=block, LOG=log)
 
 
 def _parts(V: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Triton kernels of sparsemax: rows that fit stay in registers, wider ones are read again for each step.
 
-With z = x - max x the threshold tau lies in [-1, 0). sum(max(z - tau, 0)) - 1 is convex and falls piecewise linearly:
+With z = x - max x the threshold tau lies in [-1, 0). sum(max(z - tau, 0)) - 1 is piecewise linear, falls and is convex:
 from -1 Newton's method rises to the root without passing it, and ends there, after about ten steps in practice. It stops
 when tau no longer rises in fp32; the last step, smaller than tau's resolution, is kept apart, which leaves
 y = z - tau - step accurate also where all y are small.
@@ -35,7 +35,9 @@ def _above(z, tau):
 @triton.jit
 def _output(z, tau, step, dtype: tl.constexpr):
     y = (z - tau) - step
-    y = tl.where((y <= 0.0) | (z <= tau), 0.0, y)  # at tau itself the rest is rounding, which must not be support
+    y = tl.where(y <= 0.0, 0.0, y)
+    # at tau itself y is rounding, which must not count as support; the step is nan in a row with inf
+    y = tl.where(z <= tau, step - step, y)
     if dtype == tl.float16:
         y = tl.where((y > 0.0) & (y < 5.9604645e-08), 5.9604645e-08, y)  # rounded to 0 it would leave the support
     return y.to(dtype)
