@@ -194,7 +194,7 @@ def _launch(held: Any, wide: Any, tensors: tuple[torch.Tensor, ...], V: int, log
 def _parts(V: int) -> dict[str, Any]:
     """How a row is cut into powers of two, and how many rows a program takes."""
     head = max(1, next_power_of_2(V + 1) // 2)
-    tail = next_power_of_2(V - head) if V > head else 0
+    tail = next_power_of_2(V - head) if head < V else 0
     if tail == head:
         head, tail = 2 * head, 0
     return {"HEAD": head, "TAIL": tail, "ROWS": max(1, TILE // (2 * head if tail else head))}

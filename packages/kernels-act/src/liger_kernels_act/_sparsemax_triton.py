@@ -1,8 +1,8 @@
 """Triton kernels of sparsemax: rows that fit stay in registers, wider ones are read again for each step.
 
-With z = x - max x the threshold tau lies in [-1, 0). sum(max(z - tau, 0)) - 1 is piecewise linear, falls and is convex:
-from -1 Newton's method rises to the root without passing it, and ends there, after about ten steps in practice. It stops
-when tau no longer rises in fp32; the last step, smaller than tau's resolution, is kept apart, which leaves
+With z = x - max x the threshold tau is in [-1, 0). sum(max(z - tau, 0)) - 1 is piecewise linear, falls and is convex:
+from -1 Newton's method rises to the root without passing it, and ends there, after about ten steps in practice. It
+stops when tau no longer rises in fp32; the last step, smaller than tau's resolution, is kept apart, which leaves
 y = z - tau - step accurate also where all y are small.
 """
 

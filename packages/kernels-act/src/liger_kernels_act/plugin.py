@@ -22,6 +22,7 @@ PACKED: Mapping[str, Any] = {
     **PAIR,
     "inputs": "liger_kernels_act._pair:packed_inputs",
     "sizes": {"R": (1, 3, 7), "H": (1, 96, 511, 1025)},
+    "production": tuple({"R": 16384, "H": h} for h in (14336, 2880)),
     "variants": ("three dimensions",),
     "mixed": (),
 }
