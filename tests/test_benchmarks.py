@@ -25,7 +25,7 @@ import sys
 from liger.bench.main import main
 from liger_kernels_act import _gated_triton as act
 right = act.silu_mul_triton
-act.silu_mul_triton = lambda gate, up: right(gate, up) * 1.05
+act.silu_mul_triton = lambda *pair, **options: right(*pair, **options) * 1.05
 sys.exit(main(sys.argv[1:]))
 """
 NCU = """#!{python}

@@ -1,1 +1,1 @@
-"""Liger kernels: gated activations (SiLU x mul, GELU x mul)."""
+"""Liger kernels: activations (gated, squared ReLU, softmax, sparsemax)."""

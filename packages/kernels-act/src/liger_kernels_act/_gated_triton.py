@@ -1,10 +1,14 @@
-"""Triton kernels of silu_mul and gelu_mul: one pass over tiles of rows, everything in fp32."""
+"""Triton kernels of the gated activations: one pass over tiles of rows, everything in fp32.
+
+gate and up are two tensors, the halves of one packed tensor, or its elements in turn; the arithmetic is the same.
+"""
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 # mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,39 +16,14 @@ import triton
 import triton.language as tl
 
 from liger.launch import ceil_div, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger_kernels_act._gated_math_triton import ACTIVATION, CLAMPED, activate, factors, product
 
-SILU, GELU_TANH, GELU = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-ACTIVATION = {"silu": 0, "tanh": 1, "none": 2}
+OP = {"silu": "silu_mul", "tanh": "gelu_mul", "none": "gelu_mul", "clamped": "silu_mul_clamped"}
 TILE = 1024  # elements of one program: 4 warps x 32 lanes x 8 elements, one 16-byte load each in bf16
+NUMBERS = ["R", "gate_multiplier", "down_multiplier", "alpha", "limit", "up_offset"]
 
 
 # -- Kernels -----------------------------------------------------------------------------------------------------------
-@triton.jit
-def _sigmoid_gate(g, x):
-    """g * sigmoid(x), sigmoid(x) and 1 - sigmoid(x), without cancellation on either side of 0."""
-    e = tl.exp(-tl.abs(x))
-    small = e / (1.0 + e)
-    big = 1.0 / (1.0 + e)
-    positive = x >= 0
-    # exp overflows to inf for x < -88, which gives -0 as it should
-    return g / (1.0 + tl.exp(-x)), tl.where(positive, big, small), tl.where(positive, small, big)
-
-
-@triton.jit
-def _act(g, ACT: tl.constexpr):
-    """act(g) and its derivative; what the caller does not use is removed by the compiler."""
-    if ACT == SILU:
-        y, s, rest = _sigmoid_gate(g, g)
-        return y, s * (1.0 + g * rest)  # this form stays accurate where the slope is near 0
-    if ACT == GELU_TANH:
-        # (1 + tanh(u)) / 2 = sigmoid(2 u), and triton itself has no tanh
-        square = g * g
-        y, s, rest = _sigmoid_gate(g, g * (1.5957691216057308 + 0.07135481627260025 * square))
-        return y, s * (1.0 + g * rest * (1.5957691216057308 + 0.21406444881780074 * square))
-    cdf = 0.5 * (1.0 + tl.erf(0.7071067811865476 * g))
-    return g * cdf, cdf + g * 0.3989422804014327 * tl.exp(-0.5 * g * g)
-
-
 @triton.jit
 def _tile(R, H: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     """Rows, columns and mask of this program; column blocks of one row are neighbours."""
@@ -54,52 +33,111 @@ def _tile(R, H: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     return rows[:, None], cols[None, :], (rows < R)[:, None] & (cols < H)[None, :]
 
 
-@triton.jit(do_not_specialize=["R"])
-def _forward(
-    g_ptr,  # (R, H), rows G_STRIDE apart
-    u_ptr,  # (R, H), rows U_STRIDE apart
-    y_ptr,  # (R, H)
+@triton.jit
+def _load_both(
+    g_ptr,
+    u_ptr,
     R,
     H: tl.constexpr,
     G_STRIDE: tl.constexpr,
     U_STRIDE: tl.constexpr,
+    G_AT: tl.constexpr,
+    U_AT: tl.constexpr,
+    IN_TURN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """gate and up in fp32. Elements in turn are read as one dense tile, whose loads are as wide as those of others."""
+    if IN_TURN:
+        rows, cols, mask = _tile(R, 2 * H, 2 * BLOCK, ROWS)
+        both = tl.load(g_ptr + rows * G_STRIDE + cols, mask=mask, other=0.0)
+        g, u = tl.split(tl.reshape(both, (ROWS, BLOCK, 2)))
+    else:
+        rows, cols, mask = _tile(R, H, BLOCK, ROWS)
+        g = tl.load(g_ptr + rows * G_STRIDE + (G_AT + cols), mask=mask, other=0.0)
+        u = tl.load(u_ptr + rows * U_STRIDE + (U_AT + cols), mask=mask, other=0.0)
+    return g.to(tl.float32), u.to(tl.float32)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def _forward(
+    g_ptr,  # (R, H), rows G_STRIDE apart, from column G_AT on
+    u_ptr,  # (R, H), rows U_STRIDE apart, from column U_AT on
+    y_ptr,  # (R, H)
+    R,
+    gate_multiplier,
+    down_multiplier,
+    alpha,
+    limit,
+    up_offset,
+    H: tl.constexpr,
+    G_STRIDE: tl.constexpr,
+    U_STRIDE: tl.constexpr,
+    G_AT: tl.constexpr,
+    U_AT: tl.constexpr,
+    IN_TURN: tl.constexpr,
     ACT: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
 ):
+    G: tl.constexpr = g_ptr.dtype.element_ty
+    g, u = _load_both(g_ptr, u_ptr, R, H, G_STRIDE, U_STRIDE, G_AT, U_AT, IN_TURN, BLOCK, ROWS)
+    g, u = factors(g, u, gate_multiplier, limit, up_offset, G, u_ptr.dtype.element_ty, ACT)
     rows, cols, mask = _tile(R, H, BLOCK, ROWS)
-    g = tl.load(g_ptr + rows * G_STRIDE + cols, mask=mask, other=0.0).to(tl.float32)
-    u = tl.load(u_ptr + rows * U_STRIDE + cols, mask=mask, other=0.0).to(tl.float32)
-    a, _ = _act(g, ACT)
-    a = a.to(g_ptr.dtype.element_ty).to(tl.float32)  # upstream rounds here
-    tl.store(y_ptr + rows * H + cols, (a * u).to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(y_ptr + rows * H + cols, product(g, u, alpha, down_multiplier, G, y_ptr.dtype.element_ty, ACT), mask=mask)
 
 
-@triton.jit(do_not_specialize=["R"])
+@triton.jit(do_not_specialize=NUMBERS)
 def _backward(
     dy_ptr,  # (R, H), rows DY_STRIDE apart
-    g_ptr,  # (R, H), rows G_STRIDE apart
-    u_ptr,  # (R, H), rows U_STRIDE apart
-    dg_ptr,  # (R, H) or None: gate needs no gradient
-    du_ptr,  # (R, H) or None: up needs no gradient
+    g_ptr,  # (R, H), rows G_STRIDE apart, from column G_AT on
+    u_ptr,  # (R, H), rows U_STRIDE apart, from column U_AT on
+    dg_ptr,  # (R, H), rows D_STRIDE apart, from column G_AT on; or None: gate needs no gradient
+    du_ptr,  # (R, H), rows D_STRIDE apart, from column U_AT on; or None: up needs no gradient
+    y_ptr,  # (R, H) or None: the product of the forward is not wanted
     R,
+    gate_multiplier,
+    down_multiplier,
+    alpha,
+    limit,
+    up_offset,
     H: tl.constexpr,
     DY_STRIDE: tl.constexpr,
     G_STRIDE: tl.constexpr,
     U_STRIDE: tl.constexpr,
+    D_STRIDE: tl.constexpr,
+    G_AT: tl.constexpr,
+    U_AT: tl.constexpr,
+    IN_TURN: tl.constexpr,
     ACT: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
 ):
+    G: tl.constexpr = g_ptr.dtype.element_ty
     rows, cols, mask = _tile(R, H, BLOCK, ROWS)
-    dy = tl.load(dy_ptr + rows * DY_STRIDE + cols, mask=mask, other=0.0).to(tl.float32)
-    g = tl.load(g_ptr + rows * G_STRIDE + cols, mask=mask, other=0.0).to(tl.float32)
-    a, slope = _act(g, ACT)
-    if dg_ptr is not None:
-        u = tl.load(u_ptr + rows * U_STRIDE + cols, mask=mask, other=0.0).to(tl.float32)
-        tl.store(dg_ptr + rows * H + cols, (dy * u * slope).to(dg_ptr.dtype.element_ty), mask=mask)
-    if du_ptr is not None:
-        tl.store(du_ptr + rows * H + cols, (dy * a).to(du_ptr.dtype.element_ty), mask=mask)
+    dy = tl.load(dy_ptr + rows * DY_STRIDE + cols, mask=mask, other=0.0).to(tl.float32) * down_multiplier
+    g, u = _load_both(g_ptr, u_ptr, R, H, G_STRIDE, U_STRIDE, G_AT, U_AT, IN_TURN, BLOCK, ROWS)
+    z, v = factors(g, u, gate_multiplier, limit, up_offset, G, u_ptr.dtype.element_ty, ACT)
+    a, slope = activate(z, alpha, ACT)
+    dg = dy * v * slope * gate_multiplier
+    du = dy * a
+    if ACT == CLAMPED:
+        dg = tl.where(g <= limit, dg, 0.0)
+        du = tl.where((u >= -limit) & (u <= limit), du, 0.0)
+    if IN_TURN:
+        both = tl.reshape(tl.join(dg, du), (ROWS, 2 * BLOCK)).to(dg_ptr.dtype.element_ty)
+        both_rows, both_cols, both_mask = _tile(R, 2 * H, 2 * BLOCK, ROWS)
+        tl.store(dg_ptr + both_rows * D_STRIDE + both_cols, both, mask=both_mask)
+    else:
+        if dg_ptr is not None:
+            at = dg_ptr + rows * D_STRIDE + (G_AT + cols)
+            tl.store(at, dg.to(dg_ptr.dtype.element_ty), mask=mask)
+        if du_ptr is not None:
+            at = du_ptr + rows * D_STRIDE + (U_AT + cols)
+            tl.store(at, du.to(du_ptr.dtype.element_ty), mask=mask)
+    if y_ptr is not None:
+        y = product(z, v, alpha, down_multiplier, G, y_ptr.dtype.element_ty, ACT)
+        tl.store(y_ptr + rows * H + cols, y, mask=mask)
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
@@ -118,27 +156,74 @@ def _grid(R: int, H: int) -> tuple[tuple[int], dict[str, int]]:
     return (ceil_div(R, rows) * ceil_div(H, block),), {"BLOCK": block, "ROWS": rows}
 
 
-def _forward_fake(gate: torch.Tensor, up: torch.Tensor, act: str) -> torch.Tensor:
-    dtype = torch.promote_types(gate.dtype, up.dtype)
-    return torch.empty(gate.shape, dtype=dtype, device=gate.device)
+def _columns(layout: str, H: int) -> dict[str, Any]:
+    """Where gate and up begin in a row of a packed tensor, and whether their elements alternate."""
+    return {
+        "G_AT": H if layout == "up_gate" else 0,
+        "U_AT": H if layout == "gate_up" else 0,
+        "IN_TURN": layout == "interleaved",
+    }
+
+
+def _forward_fake(
+    gate: torch.Tensor, up: torch.Tensor | None, layout: str, act: str, numbers: Sequence[float]
+) -> torch.Tensor:
+    if up is None:
+        return torch.empty((*gate.shape[:-1], gate.shape[-1] // 2), dtype=gate.dtype, device=gate.device)
+    return torch.empty(gate.shape, dtype=torch.promote_types(gate.dtype, up.dtype), device=gate.device)
 
 
 @private_op("gated_forward", _forward_fake)
-def _launch_forward(gate: torch.Tensor, up: torch.Tensor, act: str) -> torch.Tensor:
-    """gate, up (..., H) of any strides -> y (..., H) contiguous."""
-    y = _forward_fake(gate, up, act)
-    (g, g_stride), (u, u_stride) = _as_rows(gate), _as_rows(up)
-    R, H = g.shape
+def launch_forward(
+    gate: torch.Tensor, up: torch.Tensor | None, layout: str, act: str, numbers: Sequence[float]
+) -> torch.Tensor:
+    """gate, up (..., H) of any strides, or gate (..., 2 H) packed by ``layout`` and no up -> y (..., H) contiguous."""
+    y = _forward_fake(gate, up, layout, act, numbers)
+    g, g_stride = _as_rows(gate)
+    u, u_stride = (g, g_stride) if up is None else _as_rows(up)
+    R, H = g.shape[0], g.shape[1] // 2 if up is None else g.shape[1]
     grid, tile = _grid(R, H)
-    consts: dict[str, Any] = {"H": H, "G_STRIDE": g_stride, "U_STRIDE": u_stride, "ACT": ACTIVATION[act], **tile}
-    launch(_forward, grid, (g, u, y), (R,), num_warps=4, **consts)
+    strides = {"G_STRIDE": g_stride, "U_STRIDE": u_stride}
+    consts: dict[str, Any] = {"H": H, **strides, **_columns(layout, H), "ACT": ACTIVATION[act], **tile}
+    launch(_forward, grid, (g, u, y), (R, *numbers), num_warps=4, **consts)
     return y
 
 
+def write_backward(
+    dy: torch.Tensor,
+    gate: torch.Tensor,
+    up: torch.Tensor | None,
+    results: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
+    layout: str,
+    act: str,
+    numbers: Sequence[float],
+) -> None:
+    """Fill ``results``, all contiguous: dgate, dup, and y with the forward's bits; what is None is not wanted.
+
+    Without up ``results[0]`` is the gradient (..., 2 H) of both.
+    """
+    (d, d_stride), (g, g_stride) = _as_rows(dy), _as_rows(gate)
+    u, u_stride = (g, g_stride) if up is None else _as_rows(up)
+    dgate, dup, y = results
+    R, H = d.shape
+    grid, tile = _grid(R, H)
+    strides = {"DY_STRIDE": d_stride, "G_STRIDE": g_stride, "U_STRIDE": u_stride, "D_STRIDE": 2 * H if layout else H}
+    consts: dict[str, Any] = {"H": H, **strides, **_columns(layout, H), "ACT": ACTIVATION[act], **tile}
+    tensors = (d, g, u, dgate, dgate if up is None else dup, y)
+    launch(_backward, grid, tensors, (R, *numbers), num_warps=4, **consts)
+
+
 def _backward_fake(
-    dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, act: str, need_gate: bool, need_up: bool
+    dy: torch.Tensor,
+    gate: torch.Tensor,
+    up: torch.Tensor | None,
+    layout: str,
+    act: str,
+    numbers: Sequence[float],
+    need_gate: bool,
+    need_up: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _gradient_like(gate, need_gate), _gradient_like(up, need_up)
+    return _gradient_like(gate, need_gate), _gradient_like(gate if up is None else up, need_up)
 
 
 def _gradient_like(x: torch.Tensor, needed: bool) -> torch.Tensor:
@@ -146,18 +231,20 @@ def _gradient_like(x: torch.Tensor, needed: bool) -> torch.Tensor:
 
 
 @private_op("gated_backward", _backward_fake)
-def _launch_backward(
-    dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, act: str, need_gate: bool, need_up: bool
+def launch_backward(
+    dy: torch.Tensor,
+    gate: torch.Tensor,
+    up: torch.Tensor | None,
+    layout: str,
+    act: str,
+    numbers: Sequence[float],
+    need_gate: bool,
+    need_up: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """-> dgate, dup (..., H) contiguous; an empty tensor for what is not needed."""
-    dgate, dup = _backward_fake(dy, gate, up, act, need_gate, need_up)
-    (d, d_stride), (g, g_stride), (u, u_stride) = _as_rows(dy), _as_rows(gate), _as_rows(up)
-    R, H = g.shape
-    grid, tile = _grid(R, H)
-    strides = {"DY_STRIDE": d_stride, "G_STRIDE": g_stride, "U_STRIDE": u_stride}
-    tensors = (d, g, u, dgate if need_gate else None, dup if need_up else None)
-    consts: dict[str, Any] = {"H": H, **strides, "ACT": ACTIVATION[act], **tile}
-    launch(_backward, grid, tensors, (R,), num_warps=4, **consts)
+    """-> dgate, dup in the shapes of gate and up, contiguous; an empty tensor for what is not needed."""
+    dgate, dup = _backward_fake(dy, gate, up, layout, act, numbers, need_gate, need_up)
+    results = (dgate if need_gate else None, dup if need_up else None, None)
+    write_backward(dy, gate, up, results, layout, act, numbers)
     return dgate, dup
 
 
@@ -166,25 +253,65 @@ class _Gated(torch.autograd.Function):
     """Saves gate and up, and recomputes the activation, which costs less than reading it would."""
 
     @staticmethod
-    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor, act: str) -> torch.Tensor:
+    def forward(
+        ctx: Any, gate: torch.Tensor, up: torch.Tensor | None, layout: str, act: str, numbers: Sequence[float]
+    ) -> torch.Tensor:
         ctx.save_for_backward(gate, up)
-        ctx.act = act
-        return _launch_forward(gate, up, act)  # type: ignore[no-any-return]
+        ctx.rest = layout, act, numbers
+        return launch_forward(gate, up, layout, act, numbers)  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-        refuse_second_derivative("silu_mul" if ctx.act == "silu" else "gelu_mul")
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        layout, act, _ = ctx.rest
+        refuse_second_derivative(OP[act] + ("_packed" if layout else ""))
         gate, up = ctx.saved_tensors
-        need_gate, need_up, _ = ctx.needs_input_grad
-        dgate, dup = _launch_backward(dy, gate, up, ctx.act, need_gate, need_up)
-        return dgate if need_gate else None, dup if need_up else None, None
+        need_gate, need_up, *_ = ctx.needs_input_grad
+        dgate, dup = launch_backward(dy, gate, up, *ctx.rest, need_gate, need_up)
+        return dgate if need_gate else None, dup if need_up else None, None, None, None
 
 
-def silu_mul_triton(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def _gated(gate: torch.Tensor, up: torch.Tensor | None, layout: str, act: str, *numbers: float) -> torch.Tensor:
+    """``numbers``: gate_multiplier, down_multiplier, alpha, limit, up_offset, also those that ``act`` does without."""
+    return _Gated.apply(gate, up, layout, act, numbers)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def silu_mul_triton(
+    gate: torch.Tensor, up: torch.Tensor, *, gate_multiplier: float, down_multiplier: float
+) -> torch.Tensor:
     """See ``liger_kernels_act.silu_mul``."""
-    return _Gated.apply(gate, up, "silu")  # type: ignore[no-any-return, no-untyped-call]
+    return _gated(gate, up, "", "silu", float(gate_multiplier), float(down_multiplier), 1.0, 0.0, 0.0)
 
 
-def gelu_mul_triton(gate: torch.Tensor, up: torch.Tensor, *, approximate: str) -> torch.Tensor:
+def gelu_mul_triton(
+    gate: torch.Tensor, up: torch.Tensor, *, approximate: str, gate_multiplier: float, down_multiplier: float
+) -> torch.Tensor:
     """See ``liger_kernels_act.gelu_mul``."""
-    return _Gated.apply(gate, up, approximate)  # type: ignore[no-any-return, no-untyped-call]
+    return _gated(gate, up, "", approximate, float(gate_multiplier), float(down_multiplier), 1.0, 0.0, 0.0)
+
+
+def silu_mul_clamped_triton(
+    gate: torch.Tensor, up: torch.Tensor, *, alpha: float, limit: float, up_offset: float
+) -> torch.Tensor:
+    """See ``liger_kernels_act.silu_mul_clamped``."""
+    return _gated(gate, up, "", "clamped", 1.0, 1.0, float(alpha), float(limit), float(up_offset))
+
+
+def silu_mul_packed_triton(
+    x: torch.Tensor, *, layout: str, gate_multiplier: float, down_multiplier: float
+) -> torch.Tensor:
+    """See ``liger_kernels_act.silu_mul_packed``."""
+    return _gated(x, None, layout, "silu", float(gate_multiplier), float(down_multiplier), 1.0, 0.0, 0.0)
+
+
+def gelu_mul_packed_triton(
+    x: torch.Tensor, *, approximate: str, layout: str, gate_multiplier: float, down_multiplier: float
+) -> torch.Tensor:
+    """See ``liger_kernels_act.gelu_mul_packed``."""
+    return _gated(x, None, layout, approximate, float(gate_multiplier), float(down_multiplier), 1.0, 0.0, 0.0)
+
+
+def silu_mul_clamped_packed_triton(
+    x: torch.Tensor, *, layout: str, alpha: float, limit: float, up_offset: float
+) -> torch.Tensor:
+    """See ``liger_kernels_act.silu_mul_clamped_packed``."""
+    return _gated(x, None, layout, "clamped", 1.0, 1.0, float(alpha), float(limit), float(up_offset))
