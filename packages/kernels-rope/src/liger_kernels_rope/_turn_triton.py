@@ -213,21 +213,35 @@ def axes_of(x: torch.Tensor, heads: int) -> tuple[int | None, int, int]:
     return (0, heads, 3 - heads) if x.dim() == 4 else (None, heads, 1 - heads)
 
 
+class Tile(NamedTuple):
+    """What one program takes: tokens, heads of q and of k; how many blocks of heads there are; its warps."""
+
+    tokens: int
+    q_heads: int
+    k_heads: int
+    blocks: int
+    warps: int
+
+
 @functools.cache
-def tile(NQ: int, NK: int, half: int, elements: int = ELEMENTS) -> tuple[int, int, int, int, int]:
-    """TOKENS, QHEADS, KHEADS, blocks of heads and warps: all heads of a token, of more tokens if they are few."""
-    block = 2 * next_power_of_2(half)
-    heads = max(2, elements // block)
+def tile(
+    NQ: int, NK: int, width: int, elements: int = ELEMENTS, fill: int = ELEMENTS, per_thread: int = PER_THREAD
+) -> Tile:
+    """All heads of a token up to ``elements``, of more tokens up to ``fill``; a head's ``width`` is a power of two."""
+    most = max(2, elements // width)
     blocks = 1
     while True:
         q, k = next_power_of_2(ceil_div(NQ, blocks)), next_power_of_2(ceil_div(NK, blocks))
-        if q + k <= heads or q == k == 1:
+        if q + k <= most or q == k == 1:
             break
         blocks *= 2
-    tokens = max(1, next_power_of_2(heads // (q + k) + 1) // 2)  # rounded down
-    tokens = min(tokens, 16)
-    threads = tokens * (q + k) * block // PER_THREAD
-    return tokens, q, k, blocks, min(8, max(4, next_power_of_2(threads // 32 + 1) // 2))
+    tokens = min(16, _power_of_2_below(fill // (width * (q + k))))
+    warps = _power_of_2_below(tokens * (q + k) * width // (32 * per_thread))
+    return Tile(tokens, q, k, blocks, min(8, max(4, warps)))
+
+
+def _power_of_2_below(n: int) -> int:
+    return 1 << max(n, 1).bit_length() - 1
 
 
 def _step(cos: torch.Tensor, sin: torch.Tensor) -> int | None:
@@ -262,7 +276,7 @@ def launch_turn(
             steps += strides(x, axes)
     unit = math.gcd(16, *steps)
     NQ, NK = (0 if x is None else x.shape[form.heads] for x, _ in pairs)
-    tokens, q_heads, k_heads, blocks, warps = tile(NQ, NK, half)
+    tokens, q_heads, k_heads, blocks, warps = tile(NQ, NK, 2 * next_power_of_2(half))
     first, second = _bounds(form)
     inside = form.layout != "half", form.layout == "interleaved"  # pairs lie side by side before, after the rotation
     consts: dict[str, Any] = {

@@ -160,7 +160,64 @@ ROPE_COMPLEX_TRITON = Kernel(
 )
 
 
+QK_NORM_ROPE = Op(
+    name="qk_norm_rope",
+    public="liger_kernels_rope.qk_norm_rope:qk_norm_rope",
+    reference="liger_kernels_rope.qk_norm_rope:qk_norm_rope_reference",
+    options={
+        "eps": Option(default=1e-6, values=(0.1,)),
+        "cast": Option(default="llama", values=("fp32-weight", "gemma")),
+        "offset": Option(default=0.0, values=(1.0,)),
+        "unsqueeze_dim": Option(default=1),  # 2 needs other shapes: the variant "heads last"
+    },
+    inputs="liger_kernels_rope.qk_norm_rope:qk_norm_rope_inputs",
+    sizes={"T": (1, 3, 7), "B": (1, 2), "NQ": (1, 6, 4), "NK": (1, 2, 3), "D": (128, 6, 80)},
+    production=(
+        {"T": 8192, "B": 2, "NQ": 32, "NK": 8, "D": 128},
+        {"T": 8192, "B": 1, "NQ": 8, "NK": 1, "D": 256},
+        {"T": 8192, "B": 1, "NQ": 64, "NK": 4, "D": 128},
+    ),
+    sweeps=(Sweep(variable="T", values=(1024, 2048, 4096), fixed={"B": 4, "NQ": 32, "NK": 8, "D": 128}),),
+    model={"NQ": "num_attention_heads", "NK": "num_key_value_heads", "D": "head_dim"},
+    mixed=("q", "q_weight"),
+    variants=("heads last", "partial", "gemma"),
+    reduction="D",
+    module="liger_kernels_rope.modules:QKNormRope",
+)
+
+QK_NORM_ROPE_TRITON = Kernel(
+    op="qk_norm_rope",
+    name="triton",
+    fn="liger_kernels_rope._qk_norm_rope_triton:qk_norm_rope_triton",
+    rank=10,
+    needs=_needs(D=2048),
+    bytes="liger_kernels_rope.qk_norm_rope:qk_norm_rope_bytes",
+    profile=Profile(
+        tier="fused",
+        saved=("q", "k", "q_weight", "k_weight", "cos", "sin"),
+        recomputed=("rms of each head", "xhat = x / rms"),
+        gradients={
+            "q": "(h - xhat * mean(h * xhat)) / rms, h = g * (offset + weight), g = the transposed rotation of dy",
+            "k": "the same",
+            "q_weight": "sum over tokens and heads of g * xhat, xhat rounded as in the forward",
+            "k_weight": "the same",
+        },
+        grid={
+            "qk_norm_rope_forward": "as _rope of the op rope",
+            "qk_norm_rope_backward": "a token with all its heads, or several, one tile after another; weight "
+            "gradients summed in registers; at most 2 programs a multiprocessor",
+        },
+        precision=(
+            "mean of squares and rms in float32; roundings of the norm as in rms_norm, then those of rope",
+            "the backward in float32, each gradient rounded once",
+            "weight gradients: partial sums in float32, one per program, added in a fixed order",
+        ),
+    ),
+)
+
+
 @liger.hookimpl
 def liger_register_ops() -> Sequence[Op | Kernel]:
     """Register the ropes."""
-    return [ROPE, ROPE_TRITON, MROPE, MROPE_TRITON, ROPE_COMPLEX, ROPE_COMPLEX_TRITON]
+    ropes: list[Op | Kernel] = [ROPE, ROPE_TRITON, MROPE, MROPE_TRITON, ROPE_COMPLEX, ROPE_COMPLEX_TRITON]
+    return [*ropes, QK_NORM_ROPE, QK_NORM_ROPE_TRITON]
