@@ -54,6 +54,14 @@ def test_matches_transformers(device: str, generator: torch.Generator) -> None:
             assert torch.equal(got, expected)
 
 
+@pytest.mark.triton
+@pytest.mark.parametrize("kernel", ["rope/triton", "qk_norm_rope/triton"])
+def test_heads_that_several_programs_share(kernel: str, device: str) -> None:
+    """9 + 3 heads of 512 columns are more than a program takes."""
+    sizes = {"T": 2, "B": 2, "NQ": 9, "NK": 3, "D": 512}
+    Case(kernel=find(kernel), dtype="bfloat16", sizes=sizes).check(device)
+
+
 # -- Reproductions of faults in other tools ----------------------------------------------------------------------------
 @pytest.mark.triton
 def test_one_key_head_is_rotated(device: str, generator: torch.Generator) -> None:
