@@ -132,7 +132,8 @@ def mrope_inputs(
 ) -> tuple[Sequence[torch.Tensor], Mapping[str, Any]]:
     """q and k (B, T, N, 2 P) transposed; cos and sin (3, B, T, 2 P); a quarter of the P pairs belongs to time.
 
-    Variants: "heads last"; "shared", cos and sin (3, 1, T, 2 P); "partial", heads of 3 P columns.
+    Variants: "heads last"; "in turns", as qwen3_vl has it: the axes take turns until two of them end, and share cos and
+    sin (3, 1, T, 2 P) over the batch; "partial", heads of 3 P columns.
     """
     width = 3 * P if variant == "partial" else 2 * P
     q, k = (torch.randn(B, T, n, width, generator=generator).to(device, dtype) for n in (NQ, NK))
@@ -142,7 +143,9 @@ def mrope_inputs(
         options["unsqueeze_dim"] = 2
     else:
         q, k = q.transpose(1, 2), k.transpose(1, 2)
-    angle = 6.3 * torch.rand(3, 1 if variant == "shared" else B, T, 2 * P, generator=generator)
+    if variant == "in turns":
+        options = {"sections": (P - 2 * (5 * P // 16), 5 * P // 16, 5 * P // 16), "interleaved": True}
+    angle = 6.3 * torch.rand(3, 1 if variant == "in turns" else B, T, 2 * P, generator=generator)
     made = (q.detach().requires_grad_(), k.detach().requires_grad_())
     return (*made, angle.cos().to(device, dtype), angle.sin().to(device, dtype)), options
 

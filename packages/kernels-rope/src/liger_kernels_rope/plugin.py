@@ -110,7 +110,7 @@ MROPE = Op(
     sweeps=(Sweep(variable="T", values=(1024, 2048, 4096), fixed={"B": 4, "NQ": 32, "NK": 8, "P": 64}),),
     model={"NQ": "num_attention_heads", "NK": "num_key_value_heads"},
     mixed=("q",),
-    variants=("heads last", "shared", "partial"),
+    variants=("heads last", "in turns", "partial"),
 )
 
 MROPE_TRITON = Kernel(
