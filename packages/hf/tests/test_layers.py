@@ -45,8 +45,12 @@ def test_readable_weights():
 def test_unknown_names_in_fits():
     with pytest.raises(ValueError, match="act is 'tanh', expected one of silu"):
         fits.gated_mlp(act="tanh")
-    with pytest.raises(ValueError, match="layout is 'interleaved', expected 'half'"):
-        fits.rope("interleaved")
+    with pytest.raises(ValueError, match="layout is 'pairs', expected one of half, interleaved, deinterleave"):
+        fits.rope("pairs")
+    with pytest.raises(ValueError, match="tables is 'half', expected one of column, pair, first half"):
+        fits.rope(tables="half")
+    with pytest.raises(ValueError, match="cast is 'float', expected one of none, output, fp32"):
+        fits.rope(cast="float")
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,14 @@ def test_matches_transformers(device: str, generator: torch.Generator) -> None:
             assert torch.equal(got, expected)
 
 
+@pytest.mark.triton
+@pytest.mark.parametrize("kernel", ["rope/triton", "qk_norm_rope/triton"])
+def test_heads_that_several_programs_share(kernel: str, device: str) -> None:
+    """9 + 3 heads of 512 columns are more than a program takes."""
+    sizes = {"T": 2, "B": 2, "NQ": 9, "NK": 3, "D": 512}
+    Case(kernel=find(kernel), dtype="bfloat16", sizes=sizes).check(device)
+
+
 # -- Reproductions of faults in other tools ----------------------------------------------------------------------------
 @pytest.mark.triton
 def test_one_key_head_is_rotated(device: str, generator: torch.Generator) -> None:
@@ -150,8 +158,14 @@ def test_a_forward_rotation_used_as_the_gradient_is_found(device: str, generator
     ("change", "error", "message"),
     [
         ({"k": (2, 1, 6, 8)}, ValueError, r"k has shape \(2, 1, 6, 8\), expected \(2, 'Nk', 5, 8\) to match q"),
-        ({"q": (2, 5, 8)}, ValueError, r"q has shape \(2, 5, 8\), expected 4 dimensions"),
-        ({"cos": (3, 5, 8), "sin": (3, 5, 8)}, ValueError, r"cos has shape \(3, 5, 8\), expected \(1 or 2, 5, D_rot\)"),
+        ({"q": (5, 8)}, ValueError, r"q has shape \(5, 8\), expected 3 or 4 dimensions"),
+        ({"k": (2, 5, 8)}, ValueError, r"k has shape \(2, 5, 8\), expected 4 dimensions, as q has"),
+        ({"cos": (5, 8)}, ValueError, r"cos has shape \(5, 8\), expected 3 dimensions"),
+        (
+            {"cos": (3, 5, 8), "sin": (3, 5, 8)},
+            ValueError,
+            r"cos has shape \(3, 5, 8\), expected \(1 or 2, 5, columns\)",
+        ),
         ({"cos": (1, 5, 5)}, ValueError, "cos has 5 columns, expected an even number of at most 8"),
         ({"cos": (1, 5, 10)}, ValueError, "cos has 10 columns"),
         ({"sin": (1, 5, 6)}, ValueError, r"sin has shape \(1, 5, 6\), expected \(1, 5, 8\) like cos"),
@@ -171,8 +185,19 @@ def test_bad_types() -> None:
         ops.rope(q, q.to("meta"), cos, cos)
     with pytest.raises(TypeError, match="sin has dtype torch.bfloat16, expected torch.float32 like cos"):
         ops.rope(q, q, cos, cos.bfloat16())
-    with pytest.raises(ValueError, match="unsqueeze_dim is 3, expected 1 or 2"):
+    with pytest.raises(ValueError, match="unsqueeze_dim is 3, expected 1 or 2 with 4 dimensions of q"):
         ops.rope(q, q, cos, cos, unsqueeze_dim=3)
+    with pytest.raises(ValueError, match="unsqueeze_dim is 2, expected 0 or 1 with 3 dimensions of q"):
+        ops.rope(q[0], q[0], cos[0], cos[0], unsqueeze_dim=2)
+    with pytest.raises(ValueError, match="cos has 8 columns, expected at most 4"):
+        ops.rope(q, q, cos, cos, tables="pair")
+
+
+@pytest.mark.parametrize("option", ["layout", "tables", "cast"])
+def test_unknown_values_of_options(option: str) -> None:
+    q, cos = torch.zeros(2, 3, 5, 8), torch.zeros(1, 5, 8)
+    with pytest.raises(ValueError, match=f"rope: {option} is 'float', expected one of"):
+        ops.rope(q, q, cos, cos, **{option: "float"})
 
 
 @pytest.mark.gpu

@@ -56,23 +56,35 @@ def gated_mlp(*, act: str) -> Fit:
     )
 
 
-def rope(layout: str = "half", *, function: str = "apply_rotary_pos_emb") -> Fit:
-    """The rotary embedding inside an attention module.
+LAYOUTS = ("half", "interleaved", "deinterleave")
+TABLES = ("column", "pair", "first half")
+ROPE_CASTS = ("none", "output", "fp32")
+
+
+def rope(
+    layout: str = "half", *, tables: str = "column", cast: str = "none", function: str = "apply_rotary_pos_emb"
+) -> Fit:
+    """The rotary embedding inside an attention module; upstream's function is compared with the op bit by bit.
 
     Args:
-        layout: how pairs of channels are formed; only ``"half"`` so far.
+        layout: where the two columns of a pair are, as in ``liger.ops.rope``.
+        tables: columns of cos and sin: one for each of the head ("column"), one for each pair ("pair"), or as many as
+            the head of which upstream reads only the "first half", one for each pair (glm, ernie4_5, deepseek_v3).
+        cast: what is rounded to which dtype, as in ``liger.ops.rope``.
         function: module-level function that upstream's attention forward calls.
     """
-    if layout != "half":
-        raise ValueError(f"rope: layout is {layout!r}, expected 'half'")
+    for name, value, known in (("layout", layout, LAYOUTS), ("tables", tables, TABLES), ("cast", cast, ROPE_CASTS)):
+        if value not in known:
+            raise ValueError(f"rope: {name} is {value!r}, expected one of {', '.join(known)}")
+    further = [value for value, plain in ((tables, "column"), (cast, "none")) if value != plain]
     return Fit(
-        id="rope[half]",
+        id=f"rope[{', '.join([layout, *further])}]",
         op="rope",
         adapter="liger_hf.rope:rope",
-        options={"function": function},
-        sets=("unsqueeze_dim",),
+        options={"function": function, "layout": layout, "tables": tables, "cast": cast},
+        sets=("unsqueeze_dim", "layout", "tables", "cast"),
         match="liger_hf.rope:match",
-        probe="liger_hf.rope:probe_attention",
+        probe="liger_hf.rope:probe_attention_pair" if tables == "pair" else "liger_hf.rope:probe_attention",
     )
 
 

@@ -17,18 +17,33 @@ from liger.errors import PatchRefused
 from liger.registry import registry
 from liger.swap import Namespace, original_class, quiet, remember_globals
 
-PARAMETERS = ["q", "k", "cos", "sin", "unsqueeze_dim"]
+PARAMETERS = ["q", "k", "cos", "sin"]
+FURTHER: tuple[list[str], ...] = ([], ["unsqueeze_dim"], ["position_ids", "unsqueeze_dim"])
+Rotate = Callable[..., tuple[Tensor, Tensor]]
 
 
-def rope(original: type, op: Callable[..., tuple[Tensor, Tensor]], *, function: str) -> Namespace:
+def rope(original: type, op: Rotate, *, function: str, layout: str, tables: str, cast: str) -> Namespace:
     """Adapter: ``forward`` becomes the clone."""
+    upstream = inspect.getmodule(original).__dict__[function]
+    return {"forward": clone(original.forward, function, as_upstream(upstream, op, layout, tables, cast))}  # type: ignore[attr-defined]
 
-    def apply_rotary_pos_emb(
-        q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
+
+def as_upstream(upstream: types.FunctionType, op: Rotate, layout: str, tables: str, cast: str) -> Rotate:
+    """The op behind upstream's parameters; ``position_ids`` are ignored there as well."""
+
+    def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+        if tables == "first half":
+            half = cos.shape[-1] // 2
+            cos, sin = cos[..., :half], sin[..., :half]
+        per = "column" if tables == "column" else "pair"
+        return op(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim, layout=layout, tables=per, cast=cast)
+
+    def rotate_with_positions(
+        q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, position_ids: Tensor | None = None, unsqueeze_dim: int = 1
     ) -> tuple[Tensor, Tensor]:
-        return op(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
+        return rotate(q, k, cos, sin, unsqueeze_dim)
 
-    return {"forward": clone(original.forward, function, apply_rotary_pos_emb)}  # type: ignore[attr-defined]
+    return rotate_with_positions if "position_ids" in inspect.signature(upstream).parameters else rotate
 
 
 def clone(fn: types.FunctionType, name: str, replacement: Callable[..., Any]) -> types.FunctionType:
@@ -81,7 +96,7 @@ def match(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     upstream = inspect.getmodule(cls).__dict__.get(options["function"])
     if not isinstance(upstream, types.FunctionType):
         return f"{cls.__module__} has no function {options['function']!r}"
-    if reason := _computes_half(upstream):
+    if reason := _computes(upstream, options["layout"], options["tables"], options["cast"]):
         return reason
     if cls in _reached:
         return None
@@ -89,7 +104,7 @@ def match(module: nn.Module, options: Mapping[str, Any]) -> str | None:
         forward = clone(cls.forward, options["function"], _hit)
     except PatchRefused as refusal:
         return str(refusal)
-    if reason := _reaches(forward, module):
+    if reason := _reaches(forward, module, options["tables"]):
         return reason
     _reached.add(cls)
     return None
@@ -99,19 +114,33 @@ _reached: set[type] = set()
 
 
 @functools.cache
-def _computes_half(upstream: types.FunctionType) -> str | None:
-    """Compare upstream's function with the op's reference, bit by bit."""
+def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str) -> str | None:
+    """Compare upstream's function with the op's reference, bit by bit, also with fp32 tables and a part of the head."""
     names = list(inspect.signature(upstream).parameters)
-    if names != PARAMETERS:
-        return f"{upstream.__qualname__} takes ({', '.join(names)}), expected ({', '.join(PARAMETERS)})"
-    reference = load(registry().op("rope").reference)
+    if names[:4] != PARAMETERS or names[4:] not in FURTHER:
+        return f"{upstream.__qualname__} takes ({', '.join(names)}), expected ({', '.join(PARAMETERS)}, unsqueeze_dim)"
+    ours = as_upstream(upstream, load(registry().op("rope").reference), layout, tables, cast)
     generator = torch.Generator().manual_seed(0)
-    for dtype in (torch.float32, torch.bfloat16):
-        q, k = (torch.randn(2, n, 3, 8, generator=generator).to(dtype) for n in (4, 1))
-        cos, sin = (torch.randn(2, 3, 8, generator=generator).to(dtype) for _ in range(2))
-        found, expected = upstream(q, k, cos, sin), reference(q, k, cos, sin)
-        if not all(torch.equal(f, e) for f, e in zip(found, expected, strict=True)):
-            return f"{upstream.__qualname__} does not rotate in the half layout"
+    batch = () if len(names) == 4 else (2,)  # vision towers have none, and heads behind tokens
+    for dtype, table in ((torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.bfloat16, torch.float32)):
+        q, k = (torch.randn(*batch, n, 3, 8, generator=generator).to(dtype) for n in (4, 1))
+        if not batch:
+            q, k = q.transpose(0, 1), k.transpose(0, 1)
+        for width in (8, 4):
+            columns = width // 2 if tables == "pair" else width
+            cos, sin = (torch.randn(*batch, 3, columns, generator=generator).to(table) for _ in range(2))
+            try:
+                found = upstream(q, k, cos, sin)
+            except RuntimeError as error:
+                if width == 8:
+                    return f"{upstream.__qualname__} failed on tables={tables!r}: {error}"
+                continue  # the model cannot rotate a part of the head either
+            for f, e in zip(found, ours(q, k, cos, sin), strict=True):
+                if f.dtype != e.dtype or not torch.equal(f, e):
+                    return (
+                        f"{upstream.__qualname__} does not rotate as layout={layout!r}, tables={tables!r} and "
+                        f"cast={cast!r} say: {dtype} with {table} tables differs"
+                    )
     return None
 
 
@@ -123,9 +152,9 @@ def _hit(*args: Any, **kwargs: Any) -> Any:
     raise _Hit
 
 
-def _reaches(forward: types.FunctionType, module: Any) -> str | None:
+def _reaches(forward: types.FunctionType, module: Any, tables: str) -> str | None:
     """Call the clone with two tokens: it must arrive at the replacement."""
-    hidden, cos, sin = _inputs(module, torch.Generator().manual_seed(0), tokens=2)
+    hidden, cos, sin = _inputs(module, torch.Generator().manual_seed(0), tokens=2, tables=tables)
     try:
         with torch.no_grad():
             forward(quiet(module), hidden, position_embeddings=(cos, sin), attention_mask=None)
@@ -136,19 +165,34 @@ def _reaches(forward: types.FunctionType, module: Any) -> str | None:
     return "a probe call of its forward did not reach the rotary function"
 
 
-def probe_attention(module: Any, generator: torch.Generator) -> Probe:
+def probe_attention(module: Any, generator: torch.Generator, tables: str = "column") -> Probe:
     """A decoder attention on five tokens, without mask and cache."""
 
     def run(m: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return m.forward(hidden, position_embeddings=(cos, sin), attention_mask=None)[0]  # type: ignore[no-any-return]
 
-    return Probe(run, _inputs(module, generator, tokens=5))
+    return Probe(run, _inputs(module, generator, tokens=5, tables=tables))
 
 
-def _inputs(module: Any, generator: torch.Generator, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states (1, T, H), cos and sin (1, T, D), in the dtype and on the device of the first weight."""
+def probe_attention_pair(module: Any, generator: torch.Generator) -> Probe:
+    """The same where a table has one column for each pair."""
+    return probe_attention(module, generator, "pair")
+
+
+def _rotated(module: Any) -> int:
+    """Columns of a head that are rotated, as upstream's configs say it."""
+    config = module.config
+    if hasattr(config, "qk_rope_head_dim"):
+        return int(config.qk_rope_head_dim)
+    scaled = getattr(config, "rope_parameters", None) or {}
+    part = scaled.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None) or 1.0
+    return int(module.head_dim * part)
+
+
+def _inputs(module: Any, generator: torch.Generator, tokens: int, tables: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states (1, T, H), cos and sin (1, T, C), in the dtype and on the device of the first weight."""
     weight = next(p for p in module.parameters() if p.is_floating_point())
     hidden = torch.randn(1, tokens, module.config.hidden_size, generator=generator)
-    angle = torch.randn(1, tokens, module.head_dim, generator=generator)
+    angle = torch.randn(1, tokens, _rotated(module) // (2 if tables == "pair" else 1), generator=generator)
     hidden, cos, sin = (t.to(weight.device, weight.dtype) for t in (hidden, angle.cos(), angle.sin()))
     return hidden.requires_grad_(), cos, sin

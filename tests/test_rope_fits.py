@@ -1,0 +1,89 @@
+"""Which rotary functions of upstream the fits accept, and that the patched attention has upstream's bits."""
+
+import importlib
+
+import pytest
+import torch
+
+from liger.declare import load
+from liger.registry import registry
+from liger_hf import fits
+from liger_hf.rope import match, probe_attention, rope
+
+SMALL = {
+    "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 32,
+    "num_hidden_layers": 1, "vocab_size": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+MLA = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+}
+MODELS = {  # model: attention class, changes of its config, fit
+    "llama": ("LlamaAttention", {}, fits.rope()),
+    "olmo2": ("Olmo2Attention", {}, fits.rope(cast="output")),
+    "cohere": ("CohereAttention", {}, fits.rope("interleaved", cast="fp32")),
+    "glm": ("GlmAttention", {}, fits.rope("interleaved", tables="first half")),
+    "ernie4_5": ("Ernie4_5Attention", {}, fits.rope("interleaved", tables="first half", cast="fp32")),
+    "gpt_oss": ("GptOssAttention", {}, fits.rope(tables="pair")),
+    "deepseek_v3": (
+        "DeepseekV3Attention",
+        MLA,
+        fits.rope("deinterleave", tables="first half", function="apply_rotary_pos_emb_interleave"),
+    ),
+}
+
+
+def attention(model: str) -> torch.nn.Module:
+    """The model's attention, small, in bf16."""
+    module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    name, changes, _ = MODELS[model]
+    cls = getattr(module, name)
+    configs = importlib.import_module(f"transformers.models.{model}.configuration_{model}")
+    config = getattr(configs, name.replace("Attention", "Config"))(**SMALL | changes)
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    return cls(config, layer_idx=0).bfloat16()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_each_family_is_accepted_by_its_own_fit_alone(model: str) -> None:
+    module, mine = attention(model), MODELS[model][2]
+    assert match(module, mine.options) is None
+    for other, (_, _, fit) in MODELS.items():
+        if fit.id != mine.id:
+            options = {**fit.options, "function": mine.options["function"]}
+            assert match(module, options) is not None, other
+
+
+def test_fp32_tables_tell_olmo2_from_llama() -> None:
+    """With tables of q's dtype both have the same bits; olmo2's tables are float32, and it rounds its result."""
+    found = match(attention("olmo2"), fits.rope().options)
+    assert found is not None and "torch.bfloat16 with torch.float32 tables differs" in found
+    assert match(attention("llama"), fits.rope(cast="output").options) is not None
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_patched_attention_has_upstreams_bits(model: str) -> None:
+    module, fit = attention(model), MODELS[model][2]
+    op = load(registry().op("rope").public)
+    patched = rope(type(module), op, **fit.options)["forward"]
+    probe = load(fit.probe)(module, torch.Generator().manual_seed(0))
+    hidden, *tables = probe.inputs
+    wide = (
+        [[t.float() for t in tables]] if fit.options["cast"] != "none" else []
+    )  # else upstream's q would not fit its v
+    for cos, sin in (tables, *wide):
+        arguments = {"position_embeddings": (cos, sin), "attention_mask": None}
+        expected, found = module(hidden, **arguments)[0], patched(module, hidden, **arguments)[0]
+        assert found.dtype == expected.dtype and torch.equal(found, expected)
+
+
+def test_a_function_with_other_parameters_is_refused() -> None:
+    module = attention("llama")
+    assert probe_attention(module, torch.Generator()).inputs[1].shape == (1, 5, 8)
+    found = match(module, {**fits.rope().options, "function": "repeat_kv"})
+    assert found == "repeat_kv takes (hidden_states, n_rep), expected (q, k, cos, sin, unsqueeze_dim)"
