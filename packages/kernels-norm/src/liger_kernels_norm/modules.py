@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from liger_kernels_norm.gated_rms_norm import gated_rms_norm
 from liger_kernels_norm.rms_norm import rms_norm
 
 
@@ -42,3 +43,56 @@ class RMSNorm(torch.nn.Module):
     def extra_repr(self) -> str:
         """Shown by ``print(module)``."""
         return f"{self.hidden_size}, eps={self.eps}, cast={self.cast!r}, offset={self.offset}"
+
+
+class GatedRMSNorm(torch.nn.Module):
+    """RMSNorm times an activation of a gate; see ``liger.ops.gated_rms_norm``.
+
+    Args:
+        hidden_size: H, the size of the last dimension.
+        eps: added to the mean square.
+        activation: "silu" or "sigmoid".
+        norm_before_gate: False normalises the product with the gate instead.
+        groups: equal parts of H that are normalised by themselves.
+        cast: order of casts.
+        elementwise_affine: False leaves out the weight.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-6,
+        *,
+        activation: str = "silu",
+        norm_before_gate: bool = True,
+        groups: int = 1,
+        cast: str = "llama",
+        elementwise_affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.hidden_size, self.eps, self.activation = hidden_size, eps, activation
+        self.norm_before_gate, self.groups, self.cast = norm_before_gate, groups, cast
+        start = torch.ones(hidden_size, device=device, dtype=dtype)
+        self.weight = torch.nn.Parameter(start) if elementwise_affine else None
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """(..., H), (..., H) -> (..., H)."""
+        return gated_rms_norm(
+            x,
+            gate,
+            self.weight,
+            eps=self.eps,
+            activation=self.activation,
+            norm_before_gate=self.norm_before_gate,
+            groups=self.groups,
+            cast=self.cast,
+        )
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(module)``."""
+        return (
+            f"{self.hidden_size}, eps={self.eps}, activation={self.activation!r}, "
+            f"norm_before_gate={self.norm_before_gate}, groups={self.groups}, cast={self.cast!r}"
+        )
