@@ -1,4 +1,4 @@
-"""Other libraries' RMSNorm, for benchmarks."""
+"""Other libraries' norms, for benchmarks."""
 
 from __future__ import annotations
 
@@ -30,3 +30,21 @@ def quack_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     from quack import rmsnorm
 
     return rmsnorm(x, weight, eps=EPS)  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel")
+def liger_dyt(
+    x: torch.Tensor, alpha: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """liger-kernel 0.8.5."""
+    from liger_kernel.ops import LigerDyTFunction
+
+    return LigerDyTFunction.apply(x, alpha, weight, bias)  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", overwrites=True)  # its backward writes into the output's gradient
+def liger_poly_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """liger-kernel 0.8.5, in place."""
+    from liger_kernel.ops import LigerPolyNormFunction
+
+    return LigerPolyNormFunction.apply(x, weight, bias, EPS, True)  # type: ignore[no-any-return]

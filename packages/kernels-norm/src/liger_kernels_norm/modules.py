@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from liger_kernels_norm.dyt import dyt
 from liger_kernels_norm.gated_rms_norm import gated_rms_norm
+from liger_kernels_norm.poly_norm import poly_norm
 from liger_kernels_norm.rms_norm import rms_norm
 
 
@@ -96,3 +98,60 @@ class GatedRMSNorm(torch.nn.Module):
             f"{self.hidden_size}, eps={self.eps}, activation={self.activation!r}, "
             f"norm_before_gate={self.norm_before_gate}, groups={self.groups}, cast={self.cast!r}"
         )
+
+
+class DyT(torch.nn.Module):
+    """Dynamic tanh; see ``liger.ops.dyt``. Parameters are named as in the paper's code.
+
+    Args:
+        hidden_size: H, the size of the last dimension.
+        alpha: where alpha starts.
+        bias: False leaves it out.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        alpha: float = 0.5,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.alpha = torch.nn.Parameter(torch.full((1,), alpha, device=device, dtype=dtype))
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
+        self.bias = torch.nn.Parameter(torch.zeros(hidden_size, device=device, dtype=dtype)) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., H) -> (..., H)."""
+        return dyt(x, self.alpha, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(module)``."""
+        return f"{self.hidden_size}, bias={self.bias is not None}"
+
+
+class PolyNorm(torch.nn.Module):
+    """A polynomial of normalised powers, the activation of PolyCom; see ``liger.ops.poly_norm``.
+
+    Args:
+        eps: added to the mean squares.
+    """
+
+    def __init__(
+        self, eps: float = 1e-6, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.full((3,), 1 / 3, device=device, dtype=dtype))
+        self.bias = torch.nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., H) -> (..., H)."""
+        return poly_norm(x, self.weight, self.bias, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(module)``."""
+        return f"eps={self.eps}"
