@@ -48,3 +48,13 @@ def liger_poly_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -
     from liger_kernel.ops import LigerPolyNormFunction
 
     return LigerPolyNormFunction.apply(x, weight, bias, EPS, True)  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", overwrites=True)  # its backward writes into the output's gradient
+def liger_modulated_rms_norm(
+    x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor | None = None
+) -> torch.Tensor:
+    """liger-kernel 0.8.5: offset 0, llama's casts, in place."""
+    from liger_kernel.ops import LigerModulatedRMSNormFunction
+
+    return LigerModulatedRMSNormFunction.apply(x, weight, scale, shift, EPS, 0.0, "llama", True)  # type: ignore[no-any-return]

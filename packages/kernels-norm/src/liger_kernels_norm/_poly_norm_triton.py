@@ -170,7 +170,9 @@ def _backward(
 # -- Launches ----------------------------------------------------------------------------------------------------------
 def _tile(H: int) -> tuple[int, int, int]:
     """BLOCK, ROWS and warps: 2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
-    block = next_power_of_2(H) if H <= WIDE else WIDE // 2
+    if H > WIDE:
+        return WIDE // 2, 1, 16  # 8 values a thread: with 16 the loops spill on some GPUs
+    block = next_power_of_2(H)
     rows = max(1, 2048 // block)
     return block, rows, min(16, max(4, block * rows // 512))
 

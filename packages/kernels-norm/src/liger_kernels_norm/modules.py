@@ -6,6 +6,7 @@ import torch
 
 from liger_kernels_norm.dyt import dyt
 from liger_kernels_norm.gated_rms_norm import gated_rms_norm
+from liger_kernels_norm.modulated_rms_norm import modulated_rms_norm
 from liger_kernels_norm.poly_norm import poly_norm
 from liger_kernels_norm.rms_norm import rms_norm
 
@@ -155,3 +156,37 @@ class PolyNorm(torch.nn.Module):
     def extra_repr(self) -> str:
         """Shown by ``print(module)``."""
         return f"eps={self.eps}"
+
+
+class ModulatedRMSNorm(torch.nn.Module):
+    """RMSNorm with a scale and a shift per sample; see ``liger.ops.modulated_rms_norm``.
+
+    Args:
+        hidden_size: H, the size of the last dimension.
+        eps: added to the mean square.
+        cast: order of casts.
+        elementwise_affine: False leaves out the weight.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-6,
+        *,
+        cast: str = "llama",
+        elementwise_affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.hidden_size, self.eps, self.cast = hidden_size, eps, cast
+        start = torch.ones(hidden_size, device=device, dtype=dtype)
+        self.weight = torch.nn.Parameter(start) if elementwise_affine else None
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        """(*B, ..., H), (*B, H), (*B, H) -> (*B, ..., H)."""
+        return modulated_rms_norm(x, scale, shift, self.weight, eps=self.eps, cast=self.cast)
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(module)``."""
+        return f"{self.hidden_size}, eps={self.eps}, cast={self.cast!r}"
