@@ -38,15 +38,17 @@ def _add_partials(
 
 
 def add_partials(parts: torch.Tensor, first: torch.Tensor, second: torch.Tensor | None = None) -> None:
-    """first = parts[0].sum(0), second = parts[1].sum(0), each rounded once.
+    """first = parts.sum(0), or first = parts[0].sum(0) and second = parts[1].sum(0), each rounded once.
 
     Args:
-        parts: (1 or 2, P, ...) fp32, contiguous; P may be 0.
-        first, second: (...), contiguous, of any floating dtype.
+        parts: (P, ...), or (2, P, ...) with ``second``, fp32 and contiguous; P may be 0.
+        first, second: (...), contiguous, of any floating dtype; they are written.
     """
-    M = first.numel()
+    M, sums = first.numel(), 1 if second is None else 2
+    if M == 0:
+        return
     # about 256 programs share what is little work; 64 bytes of a row are the least that memory gives
     cols = min(128, max(16, next_power_of_2(M // 256)))
-    grid = (ceil_div(M, cols), 1 if second is None else 2)
-    numbers = (parts.shape[1], M)
+    grid = (ceil_div(M, cols), sums)
+    numbers = (parts.numel() // (M * sums), M)
     launch(_add_partials, grid, (parts, first, second), numbers, num_warps=4, COLS=cols, ROWS=1024 // cols)

@@ -60,5 +60,5 @@ def check_beside(op: str, name: str, value: object, x: torch.Tensor, *shapes: tu
         raise TypeError(f"{op}: {name} must be floating on {x.device} like x, got {value.dtype} on {value.device}")
     if value.shape not in shapes:
         hint = "" if value.numel() else " (an empty parameter is usually a sharded one that was not gathered)"
-        expected = " or ".join(map(str, shapes))
+        expected = " or ".join(str(tuple(shape)) for shape in shapes)
         raise ValueError(f"{op}: {name} has shape {tuple(value.shape)}, expected {expected}, {why}{hint}")

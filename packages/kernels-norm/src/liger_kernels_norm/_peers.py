@@ -90,3 +90,31 @@ class _QuackLayerNorm(torch.autograd.Function):
 def quack_layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """quack-kernels 0.6.5."""
     return _QuackLayerNorm.apply(x, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@peer("liger_kernel")
+def liger_dyt(
+    x: torch.Tensor, alpha: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """liger-kernel 0.8.5."""
+    from liger_kernel.ops import LigerDyTFunction
+
+    return LigerDyTFunction.apply(x, alpha, weight, bias)  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", overwrites=True)  # its backward writes into the output's gradient
+def liger_poly_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """liger-kernel 0.8.5, in place."""
+    from liger_kernel.ops import LigerPolyNormFunction
+
+    return LigerPolyNormFunction.apply(x, weight, bias, EPS, True)  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", overwrites=True)  # its backward writes into the output's gradient
+def liger_modulated_rms_norm(
+    x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor | None = None
+) -> torch.Tensor:
+    """liger-kernel 0.8.5: offset 0, llama's casts, in place."""
+    from liger_kernel.ops import LigerModulatedRMSNormFunction
+
+    return LigerModulatedRMSNormFunction.apply(x, weight, scale, shift, EPS, 0.0, "llama", True)  # type: ignore[no-any-return]

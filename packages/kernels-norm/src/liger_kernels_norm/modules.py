@@ -5,9 +5,13 @@ from __future__ import annotations
 import torch
 
 from liger_kernels_norm.cohere_norm import cohere_norm
+from liger_kernels_norm.dyt import dyt
 from liger_kernels_norm.fused_add_rms_norm import fused_add_rms_norm
+from liger_kernels_norm.gated_rms_norm import gated_rms_norm
 from liger_kernels_norm.l2norm import l2norm
 from liger_kernels_norm.layer_norm import layer_norm
+from liger_kernels_norm.modulated_rms_norm import modulated_rms_norm
+from liger_kernels_norm.poly_norm import poly_norm
 from liger_kernels_norm.rms_norm import rms_norm
 
 
@@ -148,3 +152,147 @@ class L2Norm(torch.nn.Module):
     def extra_repr(self) -> str:
         """Shown by ``print(module)``."""
         return f"eps={self.eps}, cast={self.cast!r}"
+
+
+class GatedRMSNorm(torch.nn.Module):
+    """RMSNorm times an activation of a gate; see ``liger.ops.gated_rms_norm``.
+
+    Args:
+        hidden_size: H, the size of the last dimension.
+        eps: added to the mean square.
+        activation: "silu" or "sigmoid".
+        norm_before_gate: False normalises the product with the gate instead.
+        groups: equal parts of H that are normalised by themselves.
+        cast: order of casts.
+        elementwise_affine: False leaves out the weight.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-6,
+        *,
+        activation: str = "silu",
+        norm_before_gate: bool = True,
+        groups: int = 1,
+        cast: str = "llama",
+        elementwise_affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.hidden_size, self.eps, self.activation = hidden_size, eps, activation
+        self.norm_before_gate, self.groups, self.cast = norm_before_gate, groups, cast
+        start = torch.ones(hidden_size, device=device, dtype=dtype)
+        self.weight = torch.nn.Parameter(start) if elementwise_affine else None
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """(..., H), (..., H) -> (..., H)."""
+        return gated_rms_norm(
+            x,
+            gate,
+            self.weight,
+            eps=self.eps,
+            activation=self.activation,
+            norm_before_gate=self.norm_before_gate,
+            groups=self.groups,
+            cast=self.cast,
+        )
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(module)``."""
+        return (
+            f"{self.hidden_size}, eps={self.eps}, activation={self.activation!r}, "
+            f"norm_before_gate={self.norm_before_gate}, groups={self.groups}, cast={self.cast!r}"
+        )
+
+
+class DyT(torch.nn.Module):
+    """Dynamic tanh; see ``liger.ops.dyt``. Parameters are named as in the paper's code.
+
+    Args:
+        hidden_size: H, the size of the last dimension.
+        alpha: where alpha starts.
+        bias: False leaves it out.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        alpha: float = 0.5,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.alpha = torch.nn.Parameter(torch.full((1,), alpha, device=device, dtype=dtype))
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
+        self.bias = torch.nn.Parameter(torch.zeros(hidden_size, device=device, dtype=dtype)) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., H) -> (..., H)."""
+        return dyt(x, self.alpha, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(module)``."""
+        return f"{self.hidden_size}, bias={self.bias is not None}"
+
+
+class PolyNorm(torch.nn.Module):
+    """A polynomial of normalised powers, the activation of PolyCom; see ``liger.ops.poly_norm``.
+
+    Args:
+        eps: added to the mean squares.
+    """
+
+    def __init__(
+        self, eps: float = 1e-6, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.full((3,), 1 / 3, device=device, dtype=dtype))
+        self.bias = torch.nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., H) -> (..., H)."""
+        return poly_norm(x, self.weight, self.bias, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(module)``."""
+        return f"eps={self.eps}"
+
+
+class ModulatedRMSNorm(torch.nn.Module):
+    """RMSNorm with a scale and a shift per sample; see ``liger.ops.modulated_rms_norm``.
+
+    Args:
+        hidden_size: H, the size of the last dimension.
+        eps: added to the mean square.
+        cast: order of casts.
+        elementwise_affine: False leaves out the weight.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-6,
+        *,
+        cast: str = "llama",
+        elementwise_affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.hidden_size, self.eps, self.cast = hidden_size, eps, cast
+        start = torch.ones(hidden_size, device=device, dtype=dtype)
+        self.weight = torch.nn.Parameter(start) if elementwise_affine else None
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        """(*B, ..., H), (*B, H), (*B, H) -> (*B, ..., H)."""
+        return modulated_rms_norm(x, scale, shift, self.weight, eps=self.eps, cast=self.cast)
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(module)``."""
+        return f"{self.hidden_size}, eps={self.eps}, cast={self.cast!r}"

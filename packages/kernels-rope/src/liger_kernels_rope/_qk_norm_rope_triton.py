@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from liger._partials_triton import add_partials
 from liger.launch import ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
 from liger_kernels_rope._norm_turn_triton import qk_norm_rope_backward, qk_norm_rope_forward
 from liger_kernels_rope._turn_triton import Tile, axes_of, dense_last, strides, tile
@@ -148,7 +149,10 @@ def _launch_backward(
     tensors = (qs, ks, q_weight.contiguous(), k_weight.contiguous(), cos, sin, dyq, dyk, dq, dk, *parts)
     numbers = (*rows, eps, offset, *(s // consts["UNIT"] for s in steps))
     launch(qk_norm_rope_backward, (programs, chosen.blocks), tensors, numbers, num_warps=chosen.warps, **consts)
-    sums = [None if p is None else p.sum(0).to(w.dtype) for p, w in zip(parts, (q_weight, k_weight), strict=True)]
+    sums = [None if p is None else torch.empty_like(w) for p, w in zip(parts, (q_weight, k_weight), strict=True)]
+    for part, total in zip(parts, sums, strict=True):
+        if part is not None and total is not None:
+            add_partials(part, total)
     made = [q.new_empty(0) if t is None else t for t in (dq, dk, *sums)]
     return made[0], made[1], made[2], made[3]
 

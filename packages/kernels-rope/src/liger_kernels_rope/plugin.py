@@ -206,6 +206,7 @@ QK_NORM_ROPE_TRITON = Kernel(
             "qk_norm_rope_forward": "as _rope of the op rope",
             "qk_norm_rope_backward": "a token with all its heads, or several, one tile after another; weight "
             "gradients summed in registers; at most 2 programs a multiprocessor",
+            "_add_partials": "16 columns of the partial sums of a weight's gradient",
         },
         precision=(
             "mean of squares and rms in float32; roundings of the norm as in rms_norm, then those of rope",

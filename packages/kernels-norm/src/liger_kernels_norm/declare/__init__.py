@@ -1,0 +1,1 @@
+"""Declarations of the ops, one file each. Data only: no torch, no triton."""

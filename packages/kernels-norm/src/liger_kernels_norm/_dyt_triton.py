@@ -1,0 +1,197 @@
+"""Triton kernels of dyt: tiles of rows and columns. The backward adds up the parameters' gradients in registers."""
+
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+# mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from liger._partials_triton import add_partials
+from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
+
+TILE, COLS = 2048, 512  # elements of a tile, and at most that many columns: 1 KB of a row in bf16
+
+
+# -- Kernels -----------------------------------------------------------------------------------------------------------
+@triton.jit
+def _tanh(z):
+    """tanh(z) and 1 - tanh(z)^2, each to a few ulp of itself: triton itself has no tanh."""
+    size = tl.abs(z)
+    e = tl.exp(-2.0 * size)
+    square = tl.minimum(z * z, 1.0)
+    # near 0 a continued fraction, for 1 - 2 e / (1 + e) cancels there; 1e-8 off at 0.5
+    near = z * (945.0 + square * (105.0 + square)) / (945.0 + square * (420.0 + 15.0 * square))
+    far = 1.0 - 2.0 * e / (1.0 + e)
+    t = tl.where(size < 0.5, near, tl.where(z < 0, -far, far))
+    slope = tl.where(size < 0.5, 1.0 - near * near, 4.0 * e / ((1.0 + e) * (1.0 + e)))
+    return t, slope
+
+
+@triton.jit(do_not_specialize=["R"])
+def _forward(
+    x_ptr,  # (R, H)
+    alpha_ptr,  # one element
+    w_ptr,  # (H,)
+    b_ptr,  # (H,) or None
+    y_ptr,  # (R, H)
+    R,
+    H: tl.constexpr,
+    COLS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    across = tl.cdiv(H, COLS)  # column blocks of the same rows are neighbours
+    rows = (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.program_id(0) % across * COLS + tl.arange(0, COLS)
+    mask = (rows < R)[:, None] & (cols < H)[None, :]
+    at = rows[:, None] * H + cols[None, :]
+    alpha = tl.load(alpha_ptr).to(tl.float32)
+    t, _ = _tanh(alpha * tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32))
+    y = t * tl.load(w_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
+    if b_ptr is not None:
+        y += tl.load(b_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["R"])
+def _backward(
+    dy_ptr,  # (R, H)
+    x_ptr,  # (R, H)
+    alpha_ptr,  # one element
+    w_ptr,  # (H,)
+    dx_ptr,  # (R, H) or None: x needs no gradient
+    dalpha_ptr,  # (programs,) fp32 or None: partial sums, as below
+    dw_ptr,  # (programs along rows, H) fp32 or None
+    db_ptr,  # (programs along rows, H) fp32 or None
+    R,
+    H: tl.constexpr,
+    COLS: tl.constexpr,
+    ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    across = tl.cdiv(H, COLS)
+    cols = tl.program_id(0) % across * COLS + tl.arange(0, COLS)
+    alpha = tl.load(alpha_ptr).to(tl.float32)
+    w = tl.load(w_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
+    dalpha = tl.zeros((ROWS, COLS), tl.float32)
+    dw = tl.zeros((ROWS, COLS), tl.float32)
+    db = tl.zeros((ROWS, COLS), tl.float32)
+    split = tl.program_id(0) // across
+    for tile in tl.range(split, tl.cdiv(R, ROWS), tl.num_programs(0) // across, num_stages=STAGES):
+        rows = tile * tl.full((), ROWS, tl.int64) + tl.arange(0, ROWS)
+        mask = (rows < R)[:, None] & (cols < H)[None, :]
+        at = rows[:, None] * H + cols[None, :]
+        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        t, slope = _tanh(alpha * x)
+        inner = dy * w * slope
+        if dx_ptr is not None:
+            tl.store(dx_ptr + at, (alpha * inner).to(dx_ptr.dtype.element_ty), mask=mask)
+        dalpha += x * inner
+        dw += dy * t
+        db += dy
+    at = split.to(tl.int64) * H + cols
+    if dalpha_ptr is not None:
+        tl.store(dalpha_ptr + tl.program_id(0), tl.sum(dalpha))
+    if dw_ptr is not None:
+        tl.store(dw_ptr + at, tl.sum(dw, axis=0), mask=cols < H)
+    if db_ptr is not None:
+        tl.store(db_ptr + at, tl.sum(db, axis=0), mask=cols < H)
+
+
+# -- Launches ----------------------------------------------------------------------------------------------------------
+def _tile(H: int) -> tuple[int, int]:
+    """COLS and ROWS."""
+    cols = min(COLS, next_power_of_2(H))
+    return cols, TILE // cols
+
+
+def _forward_fake(
+    x: torch.Tensor, alpha: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@private_op("dyt_forward", _forward_fake)
+def _launch_forward(
+    x: torch.Tensor, alpha: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """x (R, H) contiguous -> y (R, H)."""
+    y = torch.empty_like(x)
+    R, H = x.shape
+    cols, rows = _tile(H)
+    grid = (ceil_div(R, rows) * ceil_div(H, cols),)
+    # 4 warps: 16 values a thread, two 16-byte loads in bf16
+    launch(_forward, grid, (x, alpha, weight, bias, y), (R,), num_warps=4, H=H, COLS=cols, ROWS=rows)
+    return y
+
+
+def _backward_fake(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    alpha: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    needs: list[bool],
+) -> list[torch.Tensor]:
+    inputs = (x, alpha, weight, bias)
+    return [
+        torch.empty_like(t) if need and t is not None else x.new_empty(0) for t, need in zip(inputs, needs, strict=True)
+    ]
+
+
+@private_op("dyt_backward", _backward_fake)
+def _launch_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    alpha: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    needs: list[bool],
+) -> list[torch.Tensor]:
+    """dy, x (R, H) contiguous -> the four gradients; an empty tensor for what is not needed."""
+    R, H = x.shape
+    made = _backward_fake(dy, x, alpha, weight, bias, needs)
+    cols, rows = _tile(H)
+    across = ceil_div(H, cols)
+    # 4 programs per multiprocessor, each with the loads of a next tile on the way: 64 KB of them
+    splits = min(ceil_div(R, rows), ceil_div(4 * processors(x.device), across))
+    shapes = ((splits * across, 1), (splits, H), (splits, H))
+    parts = [x.new_empty(s, dtype=torch.float32) if need else None for s, need in zip(shapes, needs[1:], strict=True)]
+    tensors = (dy, x, alpha, weight, made[0] if needs[0] else None, *parts)
+    # 8 warps: 8 values a thread of each tensor and each sum
+    launch(_backward, (splits * across,), tensors, (R,), num_warps=8, H=H, COLS=cols, ROWS=rows, STAGES=2)
+    for part, out in zip(parts, made[1:], strict=True):
+        if part is not None:
+            add_partials(part, out)
+    return made
+
+
+# -- Autograd ----------------------------------------------------------------------------------------------------------
+class _DyT(torch.autograd.Function):
+    """Saves x, alpha and weight; tanh is recomputed."""
+
+    @staticmethod
+    def forward(ctx, x, alpha, weight, bias):
+        rows, weight = as_rows(x), weight.contiguous()
+        bias = bias if bias is None else bias.contiguous()
+        y = _launch_forward(rows, alpha, weight, bias)
+        ctx.save_for_backward(rows, alpha, weight, bias)
+        ctx.shape = x.shape
+        return y if x.dim() == 2 else y.view(x.shape)
+
+    @staticmethod
+    def backward(ctx, dy):
+        refuse_second_derivative("dyt")
+        needs = list(ctx.needs_input_grad)
+        dx, *rest = _launch_backward(as_rows(dy), *ctx.saved_tensors, needs)
+        if needs[0] and len(ctx.shape) != 2:
+            dx = dx.view(ctx.shape)
+        return tuple(g if need else None for g, need in zip((dx, *rest), needs, strict=True))
+
+
+def dyt_triton(x: torch.Tensor, alpha: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """See ``liger_kernels_norm.dyt``."""
+    return _DyT.apply(x, alpha, weight, bias)  # type: ignore[no-any-return]

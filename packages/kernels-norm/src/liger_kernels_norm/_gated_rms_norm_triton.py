@@ -1,0 +1,154 @@
+"""Launches of gated_rms_norm, and its gradient; the kernels are in ``_gated_kernels_triton``.
+
+Rows up to 8192 columns are held in registers; wider ones are read twice. In the forward the second read is from L2. The
+backward of wide rows takes the sum along each row first, then tiles of columns, which add up dweight on the way.
+"""
+
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+# mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from liger._partials_triton import add_partials
+from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
+from liger_kernels_norm._gated_kernels_triton import _backward, _backward_wide, _forward, _forward_wide, _row_means
+
+WIDE = 8192  # columns a program holds
+
+
+# -- Launches ----------------------------------------------------------------------------------------------------------
+def _tile(N: int) -> tuple[int, int, int]:
+    """BLOCK, ROWS and warps: 2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
+    block = next_power_of_2(N)
+    rows = max(1, 2048 // block)
+    return block, rows, min(16, max(4, block * rows // 512))
+
+
+def _forward_fake(
+    x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor | None, eps: float, how: list[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    groups, _, first, llama = how
+    promote = llama and not first and weight is not None
+    dtype = torch.promote_types(x.dtype, weight.dtype) if promote else x.dtype  # type: ignore[union-attr]
+    return torch.empty_like(x, dtype=dtype), x.new_empty(x.shape[0] * groups, dtype=torch.float32)
+
+
+@private_op("gated_rms_norm_forward", _forward_fake)
+def _launch_forward(
+    x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor | None, eps: float, how: list[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x, gate (R, H) contiguous, how = [groups, SILU, FIRST, LLAMA] -> y (R, H), rstd (R * groups,) fp32."""
+    groups, silu, first, llama = how
+    y, rstd = _forward_fake(x, gate, weight, eps, how)
+    rows, N = rstd.numel(), x.shape[1] // groups
+    tensors = (x, gate, weight, y, rstd)
+    consts: dict[str, Any] = {"SILU": silu, "FIRST": first, "LLAMA": llama}
+    if N > WIDE:
+        launch(_forward_wide, (rows,), tensors, (eps,), num_warps=16, N=N, G=groups, BLOCK=WIDE // 2, **consts)
+    else:
+        block, height, warps = _tile(N)
+        consts = {"N": N, "G": groups, "BLOCK": block, "ROWS": height, **consts}
+        launch(_forward, (ceil_div(rows, height),), tensors, (rows, eps), num_warps=warps, **consts)
+    return y, rstd
+
+
+def _backward_fake(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor | None,
+    rstd: torch.Tensor,
+    how: list[int],
+    needs: list[bool],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dx, dgate, dw = (
+        torch.empty_like(t) if need and t is not None else x.new_empty(0)
+        for t, need in zip((x, gate, weight), needs, strict=True)
+    )
+    return dx, dgate, dw
+
+
+@private_op("gated_rms_norm_backward", _backward_fake)
+def _launch_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor | None,
+    rstd: torch.Tensor,
+    how: list[int],
+    needs: list[bool],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """dy, x, gate (R, H) contiguous -> dx, dgate (R, H), dw (H,); an empty tensor for what is not needed."""
+    groups, silu, first, _ = how
+    R, N = x.shape[0], x.shape[1] // groups
+    made = _backward_fake(dy, x, gate, weight, rstd, how, needs)
+    block, height, warps = _tile(N)
+    # 2 programs per multiprocessor, each with the loads of a next tile on the way
+    splits = (
+        min(ceil_div(R, height), max(1, 2 * processors(x.device) // groups)) if N <= WIDE else min(ceil_div(R, 8), 16)
+    )
+    parts = x.new_empty((splits, groups * N), dtype=torch.float32) if needs[2] else None
+    out = [t if need else None for t, need in zip(made[:2], needs, strict=False)]
+    inputs = (dy, x, gate, weight, rstd)
+    consts: dict[str, Any] = {"SILU": silu, "FIRST": first}
+    if N <= WIDE:
+        consts = {"N": N, "G": groups, "BLOCK": block, "ROWS": height, **consts, "STAGES": 2}
+        # 8 warps or more: with 16 values a thread narrow rows spill on some GPUs
+        launch(_backward, (splits * groups,), (*inputs, *out, parts), (R,), num_warps=max(warps, 8), **consts)
+    else:
+        means = torch.empty_like(rstd)
+        shape: dict[str, Any] = {"N": N, "G": groups}
+        launch(_row_means, (R * groups,), (*inputs, means), num_warps=16, **shape, BLOCK=WIDE // 2, **consts)
+        grid = (ceil_div(N, 256) * groups, splits)
+        consts = {**shape, "COLS": 256, "ROWS": 8, **consts}
+        launch(_backward_wide, grid, (*inputs, means, *out, parts), (R,), num_warps=4, **consts)
+    if parts is not None:
+        add_partials(parts, made[2])
+    return made
+
+
+# -- Autograd ----------------------------------------------------------------------------------------------------------
+class _GatedRMSNorm(torch.autograd.Function):
+    """Saves x, gate, weight and rstd; the normalised value and the activation are recomputed."""
+
+    @staticmethod
+    def forward(ctx, x, gate, weight, eps, how):
+        rows, gates = as_rows(x), as_rows(gate)
+        weight = weight if weight is None else weight.contiguous()
+        y, rstd = _launch_forward(rows, gates, weight, eps, how)
+        ctx.save_for_backward(rows, gates, weight, rstd)
+        ctx.how, ctx.shape = how, x.shape
+        return y if x.dim() == 2 else y.view(x.shape)
+
+    @staticmethod
+    def backward(ctx, dy):
+        refuse_second_derivative("gated_rms_norm")
+        needs = list(ctx.needs_input_grad[:3])
+        made = _launch_backward(as_rows(dy), *ctx.saved_tensors, ctx.how, needs)
+        shapes = (ctx.shape, ctx.shape, None)
+        out = [_shaped(t, shape) if need else None for t, shape, need in zip(made, shapes, needs, strict=True)]
+        return *out, None, None
+
+
+def _shaped(t: torch.Tensor, shape: torch.Size | None) -> torch.Tensor:
+    return t if shape is None or len(shape) == 2 else t.view(shape)
+
+
+def gated_rms_norm_triton(
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor | None,
+    *,
+    eps: float,
+    activation: str,
+    norm_before_gate: bool,
+    groups: int,
+    cast: str,
+) -> torch.Tensor:
+    """See ``liger_kernels_norm.gated_rms_norm``."""
+    how = [groups, int(activation == "silu"), int(norm_before_gate), int(cast == "llama")]
+    return _GatedRMSNorm.apply(x, gate, weight, eps, how)  # type: ignore[no-any-return]

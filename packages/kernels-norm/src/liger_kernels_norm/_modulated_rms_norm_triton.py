@@ -1,0 +1,148 @@
+"""Launches of modulated_rms_norm, and its gradient; the kernels are in ``_modulated_kernels_triton``.
+
+Rows up to 8192 columns are held in registers; wider ones are read twice. The backward of wide rows takes the sum along
+each row first, then tiles of columns.
+"""
+
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+# mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from liger._partials_triton import add_partials
+from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
+from liger_kernels_norm._modulated_kernels_triton import _backward, _forward, _row_means, _sample_sums
+
+WIDE = 8192  # columns a program holds
+PROGRAMS = 4  # of the backward, per multiprocessor
+
+
+# -- Launches ----------------------------------------------------------------------------------------------------------
+def _tile(H: int) -> tuple[int, int, int]:
+    """BLOCK, ROWS and warps: 2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
+    if H > WIDE:
+        return WIDE // 2, 1, 16  # 8 values a thread: with 16 the loops spill on some GPUs
+    block = next_power_of_2(H)
+    rows = max(1, 2048 // block)
+    return block, rows, min(16, max(4, block * rows // 512))
+
+
+def _forward_fake(
+    x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor | None, eps: float, llama: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    tensors = [t.dtype for t in (x, scale, shift, weight) if t is not None]
+    dtype = functools.reduce(torch.promote_types, tensors) if llama else x.dtype
+    return torch.empty_like(x, dtype=dtype), x.new_empty(x.shape[0], dtype=torch.float32)
+
+
+@private_op("modulated_rms_norm_forward", _forward_fake)
+def _launch_forward(
+    x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor | None, eps: float, llama: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (B * T, H), scale, shift (B, H), contiguous -> y (B * T, H), rstd (B * T,) fp32."""
+    R, H = x.shape
+    y, rstd = _forward_fake(x, scale, shift, weight, eps, llama)
+    block, rows, warps = _tile(H)
+    launch(
+        _forward,
+        (ceil_div(R, rows),),
+        (x, scale, shift, weight, y, rstd),
+        (R, R // max(1, scale.shape[0]), eps),
+        num_warps=warps,
+        fuse_multiply_add=not llama,  # each step is rounded by itself
+        H=H,
+        BLOCK=block,
+        ROWS=rows,
+        LLAMA=llama,
+    )
+    return y, rstd
+
+
+def _backward_fake(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor | None,
+    rstd: torch.Tensor,
+    shift_dtype: torch.dtype,
+    needs: list[bool],
+) -> list[torch.Tensor]:
+    kinds = ((x, x.dtype), (scale, scale.dtype), (scale, shift_dtype), (weight, None))
+    return [
+        torch.empty_like(like, dtype=dtype) if need and like is not None else x.new_empty(0)
+        for (like, dtype), need in zip(kinds, needs, strict=True)
+    ]
+
+
+@private_op("modulated_rms_norm_backward", _backward_fake)
+def _launch_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor | None,
+    rstd: torch.Tensor,
+    shift_dtype: torch.dtype,
+    needs: list[bool],
+) -> list[torch.Tensor]:
+    """dy, x (B * T, H), scale (B, H) -> the four gradients; an empty tensor for what is not needed."""
+    (R, H), B = x.shape, scale.shape[0]
+    made = _backward_fake(dy, x, scale, weight, rstd, shift_dtype, needs)
+    dx, dscale, dshift = (t if need else None for t, need in zip(made[:3], needs, strict=False))
+    T = R // max(1, B)
+    cols, rows, warps = _tile(H)
+    means = None
+    if H > WIDE:
+        if dx is not None:
+            means = torch.empty_like(rstd)
+            launch(_row_means, (R,), (dy, x, scale, weight, rstd, means), (T,), num_warps=16, H=H, BLOCK=cols)
+        cols, rows, warps = 256, 8, 4
+    rows = min(rows, next_power_of_2(T))
+    across = ceil_div(H, cols)
+    splits = max(1, min(ceil_div(T, rows), ceil_div(PROGRAMS * processors(x.device), max(1, B * across))))
+    p = x.new_empty((splits, B, H), dtype=torch.float32) if needs[1] or needs[3] else None
+    s = x.new_empty((splits, B, H), dtype=torch.float32) if needs[2] else None
+    tensors = (dy, x, scale, weight, rstd, means, dx, p, s)
+    shape = {"H": H, "COLS": cols, "ROWS": rows, "STAGES": 2}
+    launch(_backward, (B * splits, across), tensors, (T, splits), num_warps=max(warps, 8), **shape)  # type: ignore[arg-type]
+    if p is not None or s is not None:
+        each = x.new_empty((B, H), dtype=torch.float32) if needs[3] else None
+        grid = (B * ceil_div(H, 512),)
+        sums = (scale, p, s, weight, dscale, dshift, each)
+        launch(_sample_sums, grid, sums, (splits, B), num_warps=4, H=H, BLOCK=512)
+        if each is not None:
+            add_partials(each, made[3])
+    return made
+
+
+# -- Autograd ----------------------------------------------------------------------------------------------------------
+class _ModulatedRMSNorm(torch.autograd.Function):
+    """Saves the inputs and rstd; the normalised value is recomputed."""
+
+    @staticmethod
+    def forward(ctx, x, scale, shift, weight, eps, llama):
+        x, scales = x.contiguous(), as_rows(scale)
+        weight = weight if weight is None else weight.contiguous()
+        y, rstd = _launch_forward(as_rows(x), scales, as_rows(shift), weight, eps, llama)
+        ctx.save_for_backward(x, scales, weight, rstd)
+        ctx.shapes, ctx.shift_dtype = (x.shape, scale.shape, scale.shape), shift.dtype
+        return y if x.dim() == 2 else y.view(x.shape)
+
+    @staticmethod
+    def backward(ctx, dy):
+        refuse_second_derivative("modulated_rms_norm")
+        needs = list(ctx.needs_input_grad[:4])
+        x, *rest = ctx.saved_tensors
+        *made, dw = _launch_backward(as_rows(dy), as_rows(x), *rest, ctx.shift_dtype, needs)
+        out = [t.view(shape) if need else None for t, shape, need in zip(made, ctx.shapes, needs, strict=False)]
+        return *out, dw if needs[3] else None, None, None
+
+
+def modulated_rms_norm_triton(
+    x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor | None, *, eps: float, cast: str
+) -> torch.Tensor:
+    """See ``liger_kernels_norm.modulated_rms_norm``."""
+    return _ModulatedRMSNorm.apply(x, scale, shift, weight, eps, cast == "llama")  # type: ignore[no-any-return]
