@@ -56,10 +56,24 @@ def test_sparsemax_of_known_rows(width: int, device: str) -> None:
 
 
 @pytest.mark.triton
+@pytest.mark.parametrize("width", [300, 9000])
+def test_sparsemax_leaves_out_what_lies_at_the_threshold(width: int, device: str, generator: torch.Generator) -> None:
+    # 1 in 1024 parts, dealt to at most 96 columns: the threshold is exactly 0.5, where the others are
+    parts = torch.zeros(24, width)
+    for row in parts:
+        places = torch.randint(0, width, (1024,), generator=generator)
+        row.index_put_((places[torch.randint(0, 96, (1024,), generator=generator)],), torch.ones(1024), accumulate=True)
+    y = ops.sparsemax((parts / 1024 + 0.5).to(device), kernel="triton")
+    assert torch.equal(y.cpu() > 0, parts > 0)
+    torch.testing.assert_close(y.cpu(), parts / 1024)
+
+
+@pytest.mark.triton
 def test_sparsemax_keeps_the_support_in_float16(device: str) -> None:
-    x = torch.tensor([[1.0, 1e-8]], device=device)  # tau is 1e-8 / 2, and so is the second y
-    y = ops.sparsemax(x.half(), kernel="triton")
-    assert y.tolist() == [[1.0, 2.0**-24 if float(x.half()[0, 1]) else 0.0]]
+    tiny = 2.0**-24  # the smallest number
+    x = torch.tensor([[1.0, tiny, tiny, tiny]], device=device, dtype=torch.float16)
+    y = ops.sparsemax(x, kernel="triton")  # in truth 1 - 3/4 tiny and three times tiny / 4, which rounds to 0
+    assert y.tolist() == [[1.0, tiny, tiny, tiny]]
 
 
 @pytest.mark.triton

@@ -35,9 +35,7 @@ def _above(z, tau):
 @triton.jit
 def _output(z, tau, step, dtype: tl.constexpr):
     y = (z - tau) - step
-    y = tl.where(y <= 0.0, 0.0, y)
-    # at tau itself y is rounding, which must not count as support; the step is nan in a row with inf
-    y = tl.where(z <= tau, step - step, y)
+    y = tl.where(y <= 0.0, 0.0, y)  # not tl.maximum, which drops nan
     if dtype == tl.float16:
         y = tl.where((y > 0.0) & (y < 5.9604645e-08), 5.9604645e-08, y)  # rounded to 0 it would leave the support
     return y.to(dtype)
