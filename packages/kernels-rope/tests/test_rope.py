@@ -213,6 +213,16 @@ def _small(dtype: torch.dtype, device: str) -> list[torch.Tensor]:
     return [torch.randn(s, dtype=dtype, device=device, requires_grad=True) for s in shapes]
 
 
+@pytest.mark.triton
+def test_second_derivative_is_refused(device: str) -> None:
+    """The op is linear, so only an output gradient that is differentiated itself would miss something."""
+    inputs = _small(torch.float32, device)
+    outputs = ops.rope(*inputs, kernel="triton")
+    seeds = [torch.ones_like(y, requires_grad=True) for y in outputs]
+    with pytest.raises(RuntimeError, match="rope: this kernel has no second derivative"):
+        torch.autograd.grad(outputs, inputs[:2], seeds, create_graph=True)
+
+
 def test_second_derivative_of_the_reference() -> None:
     inputs = _small(torch.float64, "cpu")
     assert torch.autograd.gradgradcheck(lambda *t: ops.rope(*t, kernel="reference"), inputs)

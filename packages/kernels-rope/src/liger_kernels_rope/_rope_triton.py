@@ -52,7 +52,7 @@ def _launch_forward(
     alternate: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Turn q and k of any strides; the results have the same strides where the input is dense."""
-    form = Form(heads, layout, tables, cast, sections, alternate)
+    form = Form(heads, layout, tables, cast, tuple(sections), alternate)
     yq, yk = _forward_fake(q, k, cos, sin, *form)
     launch_turn(((dense_last(q), yq), (dense_last(k), yk)), *_tables(cos, sin), form, False)
     return yq, yk
@@ -100,7 +100,7 @@ def _launch_backward(
     alternate: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """-> dq, dk with the given strides; an empty tensor where no gradient comes in."""
-    form = Form(heads, layout, tables, cast, sections, alternate)
+    form = Form(heads, layout, tables, cast, tuple(sections), alternate)
     dq, dk = _backward_fake(dyq, dyk, cos, sin, q_strides, k_strides, q_dtype, k_dtype, *form)
     pairs = [(None, None) if dy is None else (dense_last(dy), dx) for dy, dx in ((dyq, dq), (dyk, dk))]
     launch_turn(pairs, *_tables(cos, sin), form, True)

@@ -37,7 +37,7 @@ class Form(NamedTuple):
     layout: str = "half"
     tables: str = "column"
     cast: str = "none"
-    sections: Sequence[int] = ()
+    sections: tuple[int, ...] = ()
     alternate: bool = False
 
 
@@ -205,7 +205,8 @@ def strides(x: torch.Tensor | None, dims: Sequence[int | None]) -> list[int]:
     """Strides in elements; 0 where the dimension is missing or has one entry, whatever torch reports there."""
     if x is None:
         return [0] * len(dims)
-    return [0 if d is None or x.shape[d] == 1 else x.stride(d) for d in dims]
+    shape, steps = x.shape, x.stride()
+    return [0 if d is None or shape[d] == 1 else steps[d] for d in dims]
 
 
 def axes_of(x: torch.Tensor, heads: int) -> tuple[int | None, int, int]:
@@ -275,22 +276,30 @@ def launch_turn(
         for x in pair:
             steps += strides(x, axes)
     unit = math.gcd(16, *steps)
-    NQ, NK = (0 if x is None else x.shape[form.heads] for x, _ in pairs)
-    tokens, q_heads, k_heads, blocks, warps = tile(NQ, NK, 2 * next_power_of_2(half))
+    counts = [0 if x is None else x.shape[form.heads] for x, _ in pairs]
+    chosen, consts = _constants(*counts, D, half, unit, step, form, backward)
+    grid = (ceil_div(rows, chosen.tokens), chosen.blocks if any(counts) else 0)
+    numbers = (rows, T, *(s // unit for s in steps))
+    tensors = (cos, sin, *pairs[0], *pairs[1])
+    launch(_rope, grid, tensors, numbers, num_warps=chosen.warps, fuse_multiply_add=False, **consts)
+
+
+@functools.cache  # a step meets few of them, and the dictionary takes as long as the launch
+def _constants(
+    NQ: int, NK: int, D: int, half: int, unit: int, step: int, form: Form, backward: bool
+) -> tuple[Tile, dict[str, Any]]:
+    chosen = tile(NQ, NK, 2 * next_power_of_2(half))
     first, second = _bounds(form)
     inside = form.layout != "half", form.layout == "interleaved"  # pairs lie side by side before, after the rotation
-    consts: dict[str, Any] = {
+    return chosen, {
         "NQ": NQ, "NK": NK, "D": D, "HALF": half, "UNIT": unit, "BLOCK": next_power_of_2(half),
         "REST": next_power_of_2(D - 2 * half) if 2 * half < D else 0,
-        "TOKENS": tokens, "QHEADS": q_heads, "KHEADS": k_heads,
+        "TOKENS": chosen.tokens, "QHEADS": chosen.q_heads, "KHEADS": chosen.k_heads,
         "X_PAIRS": inside[backward], "Y_PAIRS": inside[not backward],
         "PER_PAIR": form.tables == "pair", "TABLE_PAIRS": form.layout == "interleaved", "STEP": step,
         "AXES": 0 if not form.sections else 2 if form.alternate else 1, "FIRST": first, "SECOND": second,
         "CAST": CAST[form.cast], "BACKWARD": backward,
     }  # fmt: skip
-    grid = (ceil_div(rows, tokens), blocks if NQ + NK else 0)
-    numbers = (rows, T, *(s // unit for s in steps))
-    launch(_rope, grid, (cos, sin, *pairs[0], *pairs[1]), numbers, num_warps=warps, fuse_multiply_add=False, **consts)
 
 
 def _bounds(form: Form) -> tuple[int, int]:
