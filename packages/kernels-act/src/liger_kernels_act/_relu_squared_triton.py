@@ -27,11 +27,12 @@ def _load_relu(x_ptr, at, mask):
 def _forward(
     x_ptr,  # (N,)
     y_ptr,  # (N,)
-    N,
+    N,  # in units of UNIT elements, so that the mask is known to change between 16-byte loads only
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < N
+    mask = at < N * UNIT
     r = _load_relu(x_ptr, at, mask)
     tl.store(y_ptr + at, (r * r).to(y_ptr.dtype.element_ty), mask=mask)
 
@@ -41,17 +42,24 @@ def _backward(
     dy_ptr,  # (N,)
     x_ptr,  # (N,)
     dx_ptr,  # (N,)
-    N,
+    N,  # in units of UNIT elements, so that the mask is known to change between 16-byte loads only
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < N
+    mask = at < N * UNIT
     dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
     r = _load_relu(x_ptr, at, mask)
     tl.store(dx_ptr + at, (2.0 * dy * r).to(dx_ptr.dtype.element_ty), mask=mask)
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
+def _launch(kernel: Any, *tensors: torch.Tensor) -> None:
+    N = tensors[0].numel()
+    unit = 1 if N % 16 else 16
+    launch(kernel, (ceil_div(N, BLOCK),), tensors, (N // unit,), num_warps=4, UNIT=unit, BLOCK=BLOCK)
+
+
 def _forward_fake(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
@@ -60,8 +68,7 @@ def _forward_fake(x: torch.Tensor) -> torch.Tensor:
 def _launch_forward(x: torch.Tensor) -> torch.Tensor:
     """x of any shape -> y of the same, contiguous."""
     y = _forward_fake(x)
-    N = y.numel()
-    launch(_forward, (ceil_div(N, BLOCK),), (x.contiguous(), y), (N,), num_warps=4, BLOCK=BLOCK)
+    _launch(_forward, x.contiguous(), y)
     return y
 
 
@@ -73,8 +80,7 @@ def _backward_fake(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def _launch_backward(dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """-> dx in the shape of x, contiguous."""
     dx = _forward_fake(x)
-    N = dx.numel()
-    launch(_backward, (ceil_div(N, BLOCK),), (dy.contiguous(), x.contiguous(), dx), (N,), num_warps=4, BLOCK=BLOCK)
+    _launch(_backward, dy.contiguous(), x.contiguous(), dx)
     return dx
 
 

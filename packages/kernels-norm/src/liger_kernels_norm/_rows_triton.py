@@ -43,15 +43,11 @@ def normalise(x, rstd, CAST: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
-def weigh(xhat, w_ptr, b_ptr, at, mask, offset):
-    """xhat * (offset + w) + b; ``at`` and ``mask`` are those of the columns."""
+def load_scale(w_ptr, at, mask, offset):
+    """offset + w of these columns, fp32; 1 + offset without a weight."""
     if w_ptr is not None:
-        xhat = xhat * (tl.load(w_ptr + at, mask=mask, other=0.0).to(tl.float32) + offset)
-    else:
-        xhat = xhat * (1.0 + offset)
-    if b_ptr is not None:
-        xhat = xhat + tl.load(b_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    return xhat
+        return tl.load(w_ptr + at, mask=mask, other=0.0).to(tl.float32) + offset
+    return tl.zeros(at.shape, tl.float32) + (1.0 + offset)
 
 
 @triton.jit
@@ -87,19 +83,22 @@ def _forward(
 ):
     dtype = x_ptr.dtype.element_ty if s_ptr is None else s_ptr.dtype.element_ty
     tokens = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    rows = tokens * N + tl.program_id(1)
-    cols = tl.arange(0, BLOCK)[None, :]
-    mask = (tokens < R)[:, None] & (cols < H)
-    at = rows[:, None] * H + cols
+    head = tl.program_id(1) if N > 1 else 0
+    rows = tokens * N + head
+    cols = tl.arange(0, BLOCK)
+    mask = (tokens < R)[:, None] & (cols < H)[None, :]
+    at = rows[:, None] * H + cols[None, :]
     x = load_sum(x_ptr, r_ptr, s_ptr, at, mask)
     if mean_ptr is not None:
         mean = tl.sum(x, axis=1) / H
         tl.store(mean_ptr + rows, mean, mask=tokens < R)
-        x = tl.where(cols < H, x - mean[:, None], 0.0)
+        x = tl.where((cols < H)[None, :], x - mean[:, None], 0.0)
     rstd = reciprocal_root(tl.sum(square(x, CAST, dtype), axis=1), eps, TERMS, CAST, dtype)
     tl.store(rstd_ptr + rows, rstd, mask=tokens < R)
-    xhat = normalise(x, rstd[:, None], CAST, dtype)
-    y = weigh(xhat, w_ptr, b_ptr, tl.program_id(1) * H + cols, cols < H, offset)
+    w_at = head * H + cols
+    y = normalise(x, rstd[:, None], CAST, dtype) * load_scale(w_ptr, w_at, cols < H, offset)[None, :]
+    if b_ptr is not None:
+        y += tl.load(b_ptr + w_at, mask=cols < H, other=0.0).to(tl.float32)[None, :]
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -127,19 +126,20 @@ def _backward(
     STAGES: tl.constexpr,  # rows on their way through shared memory, the one at hand included
 ):
     dtype = x_ptr.dtype.element_ty
-    cols = tl.arange(0, BLOCK)[None, :]
-    w_at = tl.program_id(1) * H + cols
+    head = tl.program_id(1) if N > 1 else 0
+    cols = tl.arange(0, BLOCK)
+    w_at = head * H + cols
     if x_again_ptr is None:
-        scale = weigh(tl.full((1, BLOCK), 1.0, tl.float32), w_ptr, None, w_at, cols < H, offset)
+        scale = load_scale(w_ptr, w_at, cols < H, offset)[None, :]
     dw = tl.zeros((ROWS, BLOCK), tl.float32)
     db = tl.zeros((ROWS, BLOCK), tl.float32)
     for tile in tl.range(tl.program_id(0), tl.cdiv(R, ROWS), tl.num_programs(0), num_stages=STAGES):
         tokens = tile * tl.full((), ROWS, tl.int64) + tl.arange(0, ROWS)
-        rows = tokens * N + tl.program_id(1)
-        mask = (tokens < R)[:, None] & (cols < H)
-        at = rows[:, None] * H + cols
+        rows = tokens * N + head
+        mask = (tokens < R)[:, None] & (cols < H)[None, :]
+        at = rows[:, None] * H + cols[None, :]
         if x_again_ptr is not None:  # no register to keep it
-            scale = weigh(tl.full((1, BLOCK), 1.0, tl.float32), w_ptr, None, w_at, cols < H, offset)
+            scale = load_scale(w_ptr, w_at, cols < H, offset)[None, :]
         rstd = tl.load(rstd_ptr + rows, mask=tokens < R, other=0.0)[:, None]
         mean = 0.0 if mean_ptr is None else tl.load(mean_ptr + rows, mask=tokens < R, other=0.0)[:, None]
         dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
@@ -163,8 +163,8 @@ def _backward(
             dw += dy * (xhat if CAST == 1 else xhat.to(dtype).to(tl.float32))
         if db_ptr is not None:
             db += dy
-    part = tl.program_id(0).to(tl.int64) * N * H + tl.program_id(1) * H + tl.arange(0, BLOCK)
+    part = tl.program_id(0).to(tl.int64) * N * H + w_at
     if dw_ptr is not None:
-        tl.store(dw_ptr + part, tl.sum(dw, axis=0), mask=tl.arange(0, BLOCK) < H)
+        tl.store(dw_ptr + part, tl.sum(dw, axis=0), mask=cols < H)
     if db_ptr is not None:
-        tl.store(db_ptr + part, tl.sum(db, axis=0), mask=tl.arange(0, BLOCK) < H)
+        tl.store(db_ptr + part, tl.sum(db, axis=0), mask=cols < H)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from liger_kernels_norm._rows_triton import load_sum, normalise, reciprocal_root, square, weigh
+from liger_kernels_norm._rows_triton import load_scale, load_sum, normalise, reciprocal_root, square
 
 
 @triton.jit(do_not_specialize=["eps", "offset"])
@@ -52,7 +52,9 @@ def _forward_wide(
     for start in range(0, H, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         x = tl.load(z_ptr + row * H + cols, mask=cols < H, other=0.0).to(tl.float32) - mean
-        y = weigh(normalise(x, rstd, CAST, dtype), w_ptr, b_ptr, head * H + cols, cols < H, offset)
+        y = normalise(x, rstd, CAST, dtype) * load_scale(w_ptr, head * H + cols, cols < H, offset)
+        if b_ptr is not None:
+            y += tl.load(b_ptr + head * H + cols, mask=cols < H, other=0.0).to(tl.float32)
         tl.store(y_ptr + row * H + cols, y.to(y_ptr.dtype.element_ty), mask=cols < H)
 
 
@@ -81,7 +83,7 @@ def _backward_dx_wide(
         cols = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * H + cols, mask=cols < H, other=0.0).to(tl.float32) - mean
         dy = tl.load(dy_ptr + row * H + cols, mask=cols < H, other=0.0).to(tl.float32)
-        g = weigh(dy, w_ptr, None, head * H + cols, cols < H, offset)
+        g = dy * load_scale(w_ptr, head * H + cols, cols < H, offset)
         along += g * (x * rstd)
         shift += g
     along = tl.sum(along, axis=0) / TERMS
@@ -90,7 +92,7 @@ def _backward_dx_wide(
         cols = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * H + cols, mask=cols < H, other=0.0).to(tl.float32) - mean
         dy = tl.load(dy_ptr + row * H + cols, mask=cols < H, other=0.0).to(tl.float32)
-        g = weigh(dy, w_ptr, None, head * H + cols, cols < H, offset)
+        g = dy * load_scale(w_ptr, head * H + cols, cols < H, offset)
         dx = (g - x * rstd * along - shift) * rstd
         if ds_ptr is not None:
             dx += tl.load(ds_ptr + row * H + cols, mask=cols < H, other=0.0).to(tl.float32)
