@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import liger
 from liger import Kernel, Needs, Op, Option, Profile, Sweep
-from liger_kernels_norm.declare import dyt, gated_rms_norm, modulated_rms_norm, poly_norm
+from liger_kernels_norm.declare import dyt, gated_rms_norm, group_norm, modulated_rms_norm, poly_norm
 
 RMS_NORM = Op(
     name="rms_norm",
@@ -74,5 +74,5 @@ RMS_NORM_TRITON = Kernel(
 @liger.hookimpl
 def liger_register_ops() -> Sequence[Op | Kernel]:
     """Register the norms."""
-    more = (gated_rms_norm, modulated_rms_norm, dyt, poly_norm)
+    more = (gated_rms_norm, modulated_rms_norm, group_norm, dyt, poly_norm)
     return [RMS_NORM, RMS_NORM_TRITON, *(declared for op in more for declared in op.DECLARED)]
