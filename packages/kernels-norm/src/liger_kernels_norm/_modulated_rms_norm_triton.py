@@ -10,6 +10,7 @@ each row first, then tiles of columns.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
@@ -106,10 +107,10 @@ def _launch_backward(
     p = x.new_empty((splits, B, H), dtype=torch.float32) if needs[1] or needs[3] else None
     s = x.new_empty((splits, B, H), dtype=torch.float32) if needs[2] else None
     tensors = (dy, x, scale, weight, rstd, means, dx, p, s)
-    shape = {"H": H, "COLS": cols, "ROWS": rows, "STAGES": 2 if H <= WIDE else 1}
+    shape: dict[str, Any] = {"H": H, "COLS": cols, "ROWS": rows, "STAGES": 2 if H <= WIDE else 1}
     launch(
         _backward, (B * splits, across), tensors, (T, splits), num_warps=max(warps, 8) if H <= WIDE else warps, **shape
-    )  # type: ignore[arg-type]
+    )
     if p is not None or s is not None:
         each = x.new_empty((B, H), dtype=torch.float32) if needs[3] else None
         grid = (B * ceil_div(H, 512),)
