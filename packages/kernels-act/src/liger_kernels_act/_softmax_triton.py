@@ -11,7 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
+from liger.launch import GPU, as_rows, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import settings
 
 HELD = 16384  # columns up to which a row is held in registers
 ALONE = 65536  # columns above which a row has a multiprocessor for itself
@@ -164,40 +165,59 @@ def _backward_wide(
             tl.store(dx_ptr + start + cols, _slope(y, dy, total, LOG).to(dx_ptr.dtype.element_ty), mask=cols < V)
 
 
-# -- Launches ----------------------------------------------------------------------------------------------------------
-def _launch(held: Any, wide: Any, tensors: tuple[torch.Tensor, ...], V: int, log: bool) -> None:
-    """Launch one of two kernels over rows of V columns; all tensors are contiguous."""
-    R = tensors[0].numel() // max(V, 1)
-    # The last tensor is written; of two to read, or of numbers twice as wide, a thread takes half as many at a time.
-    reads = len(tensors) - 1
-    values = VALUES * 2 // (reads * max(tensors[0].element_size(), 2))
-    # A program's 1024 threads are half as many warps on AMD, where a warp is 64 lanes.
-    lanes, most = (64, 16) if torch.version.hip else (32, 32)
-    if V <= HELD:
-        parts = _parts(V)
-        width = parts["ROWS"] * (2 * parts["HEAD"] if parts["TAIL"] else parts["HEAD"])
-        warps = min(most, max(4, width // (lanes * values)))
-        launch(held, (ceil_div(R, parts["ROWS"]),), tensors, (R,), num_warps=warps, V=V, **parts, LOG=log)
-        return
-    # A row of 131072 is alone on its multiprocessor, with all of its threads, so that all rows in work stay in the
-    # cache for their second read: 132 x 256 KB in bf16. Of narrower ones there are two, and one loads while the other
-    # stores.
-    alone = V > ALONE
-    warps = most if alone else most // 2
-    # A thread has 64 registers then, so two tensors halve the block once more. With odd V each value is loaded and
-    # masked alone, which takes registers too.
-    block = warps * lanes * values // (reads if alone else 1) // (4 if V % 2 else 1)
-    programs = min(R, processors(tensors[0].device) * (1 if alone else 2))
-    launch(wide, (programs,), tensors, (R, ceil_div(V, block)), num_warps=warps, V=V, BLOCK=block, LOG=log)
+# -- How much a program does -------------------------------------------------------------------------------------------
+def _threads(device: GPU) -> tuple[int, int]:
+    """Lanes of a warp, and the warps that make a program's 1024 threads; on AMD a warp is 64 lanes."""
+    return (64, 16) if device.name.startswith("gfx") else (32, 32)
 
 
-def _parts(V: int) -> dict[str, Any]:
-    """How a row is cut into powers of two, and how many rows a program takes."""
+def _values(itemsize: int, reads: int) -> int:
+    """Values of a tensor that a thread takes at a time: half as many of two tensors, or of numbers twice as wide."""
+    return VALUES * 2 // (reads * max(itemsize, 2))
+
+
+@settings(ROWS=(1, 2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32))
+def _held_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
+    """Constants of a row that is held: how it is cut into powers of two, how many a program takes, its warps."""
     head = max(1, next_power_of_2(V + 1) // 2)
     tail = next_power_of_2(V - head) if head < V else 0
     if tail == head:
         head, tail = 2 * head, 0
-    return {"HEAD": head, "TAIL": tail, "ROWS": max(1, TILE // (2 * head if tail else head))}
+    width = 2 * head if tail else head
+    rows = max(1, TILE // width)
+    lanes, most = _threads(device)
+    warps = min(most, max(4, rows * width // (lanes * _values(itemsize, reads))))
+    return {"HEAD": head, "TAIL": tail, "ROWS": rows, "num_warps": warps}
+
+
+@settings(BLOCK=(1024, 2048, 4096, 8192, 16384, 32768), num_warps=(8, 16, 32), PROGRAMS=(1, 2, 3, 4))
+def _wide_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
+    """Constants of a row that is read twice, and ``PROGRAMS`` per multiprocessor.
+
+    A row of 131072 is alone on its multiprocessor, with all of its threads, so that all rows in work stay in the cache
+    for their second read: 132 x 256 KB in bf16. Of narrower ones there are two, and one loads while the other stores.
+    """
+    lanes, most = _threads(device)
+    alone = V > ALONE
+    warps = most if alone else most // 2
+    # A thread has 64 registers then, so two tensors halve the block once more. With odd V each value is loaded and
+    # masked alone, which takes registers too.
+    block = warps * lanes * _values(itemsize, reads) // (reads if alone else 1) // (4 if V % 2 else 1)
+    return {"BLOCK": block, "num_warps": warps, "PROGRAMS": 1 if alone else 2}
+
+
+# -- Launches ----------------------------------------------------------------------------------------------------------
+def _launch(held: Any, wide: Any, tensors: tuple[torch.Tensor, ...], V: int, log: bool) -> None:
+    """Launch one of two kernels over rows of V columns; all tensors are contiguous, and the last is written."""
+    R, device = tensors[0].numel() // max(V, 1), gpu(tensors[0].device)
+    asked = V, tensors[0].element_size(), len(tensors) - 1, device
+    if V <= HELD:
+        chosen = _held_settings(*asked)
+        launch(held, (ceil_div(R, chosen["ROWS"]),), tensors, (R,), V=V, **chosen, LOG=log)
+        return
+    chosen = _wide_settings(*asked).copy()
+    programs = min(R, chosen.pop("PROGRAMS") * device.processors)
+    launch(wide, (programs,), tensors, (R, ceil_div(V, chosen["BLOCK"])), V=V, **chosen, LOG=log)
 
 
 def _forward_fake(x: torch.Tensor, log: bool) -> torch.Tensor:

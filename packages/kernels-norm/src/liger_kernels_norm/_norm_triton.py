@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from liger._partials_triton import add_partials
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import settings
 from liger_kernels_norm._rows_triton import _backward, _forward
 from liger_kernels_norm._wide_triton import _backward_dw_wide, _backward_dx_wide, _forward_wide
 
@@ -21,17 +21,17 @@ FORWARD_LIMIT = 32768  # columns of a row that one program can hold
 
 
 # -- How much a program does -------------------------------------------------------------------------------------------
-@functools.cache
-def _forward_settings(H: int) -> dict[str, int]:
+@settings(ROWS=(1, 2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32))
+def _forward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_forward``: a row, or 2048 elements of narrow ones; 16 values a thread, 32 of wide rows."""
     block = next_power_of_2(H)
     rows = max(1, 2048 // block)
     return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // (512 if H <= 4096 else 1024)))}
 
 
-@functools.cache
-def _backward_settings(H: int, itemsize: int, device: GPU) -> tuple[dict[str, int], int]:
-    """Constants of ``_backward``, and programs per multiprocessor.
+@settings(ROWS=(1, 2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32), STAGES=(1, 2, 3, 4), PROGRAMS=(1, 2, 3, 4, 6, 8))
+def _backward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_backward``, and ``PROGRAMS`` per multiprocessor.
 
     dy and x of the next ``STAGES - 1`` tiles are on their way through shared memory: about 64 KB keep the bus busy.
     Where they do not fit, more programs hide the loads instead.
@@ -45,8 +45,8 @@ def _backward_settings(H: int, itemsize: int, device: GPU) -> tuple[dict[str, in
     bytes_per_stage = 2 * itemsize * tile * per_processor
     stages = 1 + min(3, 98304 // bytes_per_stage, device.shared // bytes_per_stage)
     if H > 8192 or stages == 1:
-        return {**constants, "STAGES": 1}, 4 if tile <= 8192 else 1
-    return {**constants, "STAGES": stages}, per_processor
+        return {**constants, "STAGES": 1, "PROGRAMS": 4 if tile <= 8192 else 1}
+    return {**constants, "STAGES": stages, "PROGRAMS": per_processor}
 
 
 def _backward_limit(x: torch.Tensor, bias: torch.Tensor | None) -> int:
@@ -102,9 +102,9 @@ def _launch_forward(
     if H > FORWARD_LIMIT:
         launch(_forward_wide, (rows,), tensors, (eps, offset), num_warps=8, **constants, BLOCK=4096)
         return y, s, mean, rstd
-    settings = _forward_settings(H)
+    chosen = _forward_settings(H, x.element_size(), gpu(x.device))
     R = rows // N
-    launch(_forward, (ceil_div(R, settings["ROWS"]), N), tensors, (R, eps, offset), **constants, **settings)
+    launch(_forward, (ceil_div(R, chosen["ROWS"]), N), tensors, (R, eps, offset), **constants, **chosen)
     return y, s, mean, rstd
 
 
@@ -147,9 +147,7 @@ def _launch_backward(
     need_db: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """All tensors contiguous -> dx, dweight, dbias; None for what is not needed."""
-    dx, dw, db = _backward_fake(
-        dy, ds, x, weight, bias, mean, rstd, cast, offset, terms, need_dx, need_dw, need_db
-    )
+    dx, dw, db = _backward_fake(dy, ds, x, weight, bias, mean, rstd, cast, offset, terms, need_dx, need_dw, need_db)
     H = x.shape[-1]
     if H == 0:
         return dx, dw, db
@@ -160,8 +158,9 @@ def _launch_backward(
     if wide:
         programs = min(ceil_div(R, 8), 16)
     else:
-        settings, per_processor = _backward_settings(H, x.element_size(), gpu(x.device))
-        programs = min(ceil_div(R, settings["ROWS"]), ceil_div(per_processor * gpu(x.device).processors, N))
+        device = gpu(x.device)
+        chosen = _backward_settings(H, x.element_size(), device).copy()
+        programs = min(ceil_div(R, chosen["ROWS"]), ceil_div(chosen.pop("PROGRAMS") * device.processors, N))
     sums = [t for t in (dw, db) if t is not None]
     parts = x.new_empty((len(sums), programs, N * H), dtype=torch.float32) if sums else None
     dw_parts = None if dw is None else parts
@@ -177,7 +176,7 @@ def _launch_backward(
     else:
         again = (dy, x) if H > 8192 else (None, None)
         tensors = (dy, ds, x, weight, mean, rstd, *again, dx, dw_parts, db_parts)
-        launch(_backward, (programs, N), tensors, (R, offset), **constants, TERMS=terms, **settings)
+        launch(_backward, (programs, N), tensors, (R, offset), **constants, TERMS=terms, **chosen)
     if parts is not None:
         add_partials(parts, *sums)
     return dx, dw, db
