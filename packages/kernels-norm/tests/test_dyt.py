@@ -33,8 +33,10 @@ def test_tanh_and_its_slope_are_exact_to_a_few_ulp(device: str) -> None:
     t = ops.dyt(x, torch.ones((), device=device), one, kernel="triton")
     (slope,) = torch.autograd.grad(t.sum(), x)
     true = x.detach().double()
+    # a GPU computes exp(z) as 2^(z log2 e), whose argument is rounded: the error grows with z
+    ulp = torch.finfo(torch.float32).eps * (8 + 2 * true.abs())
     for found, expected in ((t.detach(), true.tanh()), (slope, true.cosh() ** -2)):
-        assert float(((found - expected) / expected).abs().max()) < 8 * torch.finfo(torch.float32).eps
+        assert bool((((found - expected) / expected).abs() < ulp).all())
     huge = torch.tensor([-1e30, 1e30], device=device)
     assert ops.dyt(huge, torch.ones((), device=device), one[:2], kernel="triton").tolist() == [-1.0, 1.0]
 

@@ -185,7 +185,9 @@ def kernel_of(op: str, dtype: str) -> Kernel:
         if kernel.needs.interpreter and (not kernel.needs.dtypes or dtype in kernel.needs.dtypes):
             return kernel
     known = ", ".join(f"{k.id} ({', '.join(k.needs.dtypes) or 'any dtype'})" for k in kernels if k.needs.interpreter)
-    raise ValueError(f"{op} has no Triton kernel for {dtype}, so it has no launch settings to tune; it has {known or 0}")
+    raise ValueError(
+        f"{op} has no Triton kernel for {dtype}, so it has no launch settings to tune; it has {known or 0}"
+    )
 
 
 def points_of(op: Op, kernel: Kernel, sizes: Mapping[str, int] | None) -> Iterator[Point]:

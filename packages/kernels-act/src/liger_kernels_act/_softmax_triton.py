@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from liger.launch import GPU, as_rows, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
 from liger.settings import settings
 
-HELD = 16384  # columns up to which a row is held in registers
+HELD = 16384  # columns up to which a program holds a row in registers, and leaves when it has written it
+STREAMED = 32768  # up to which it still does, and takes one row after another: the next are on their way meanwhile
 ALONE = 65536  # columns above which a row has a multiprocessor for itself
 TILE = 4096  # elements of one program of narrow rows: 8 KB in bf16
-VALUES = 32  # 16-bit values of a row that a thread holds, or reads in one step: four 16-byte loads
+VALUES = 32  # 16-bit values of a row that a thread holds: four 16-byte loads
 
 
 # -- Kernels -----------------------------------------------------------------------------------------------------------
@@ -61,25 +63,26 @@ def _forward(
     HEAD: tl.constexpr,  # a row is HEAD columns and up to TAIL more: a power of two alone could be twice the row
     TAIL: tl.constexpr,
     ROWS: tl.constexpr,
+    STAGES: tl.constexpr,  # rows on their way through shared memory, the one at hand included
     LOG: tl.constexpr,
 ):
-    rows = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
-    x_ptr += rows * V
-    y_ptr += rows * V
-    cols, mask = _columns(V, 0, HEAD, rows < R)
-    x = tl.load(x_ptr + cols, mask=mask, other=-float("inf")).to(tl.float32)
-    top = tl.max(x, axis=1, keep_dims=True)
-    if TAIL:
-        tail_cols, tail_mask = _columns(V, HEAD, TAIL, rows < R)
-        tail = tl.load(x_ptr + tail_cols, mask=tail_mask, other=-float("inf")).to(tl.float32)
-        top = tl.maximum(top, tl.max(tail, axis=1, keep_dims=True))
-        tail -= top
-    x -= top
-    total = tl.sum(tl.exp(x), axis=1, keep_dims=True)
-    if TAIL:
-        total += tl.sum(tl.exp(tail), axis=1, keep_dims=True)
-        tl.store(y_ptr + tail_cols, _result(tail, total, LOG).to(y_ptr.dtype.element_ty), mask=tail_mask)
-    tl.store(y_ptr + cols, _result(x, total, LOG).to(y_ptr.dtype.element_ty), mask=mask)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(R, ROWS), tl.num_programs(0), num_stages=STAGES):
+        rows = (tile * tl.full((), ROWS, tl.int64) + tl.arange(0, ROWS))[:, None]
+        cols, mask = _columns(V, 0, HEAD, rows < R)
+        x = tl.load(x_ptr + rows * V + cols, mask=mask, other=-float("inf")).to(tl.float32)
+        top = tl.max(x, axis=1, keep_dims=True)
+        if TAIL:
+            tail_cols, tail_mask = _columns(V, HEAD, TAIL, rows < R)
+            tail = tl.load(x_ptr + rows * V + tail_cols, mask=tail_mask, other=-float("inf")).to(tl.float32)
+            top = tl.maximum(top, tl.max(tail, axis=1, keep_dims=True))
+            tail -= top
+        x -= top
+        total = tl.sum(tl.exp(x), axis=1, keep_dims=True)
+        if TAIL:
+            total += tl.sum(tl.exp(tail), axis=1, keep_dims=True)
+            y = _result(tail, total, LOG)
+            tl.store(y_ptr + rows * V + tail_cols, y.to(y_ptr.dtype.element_ty), mask=tail_mask)
+        tl.store(y_ptr + rows * V + cols, _result(x, total, LOG).to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["R", "blocks"])
@@ -87,26 +90,34 @@ def _forward_wide(
     x_ptr,  # (R, V)
     y_ptr,  # (R, V)
     R,
-    blocks,  # ceil(V / BLOCK); as a constant it makes LLVM unroll the loops until they spill
+    blocks,  # ceil(V / (DEPTH * LANES)); as a constant it makes LLVM unroll the loops until they spill
     V: tl.constexpr,
-    BLOCK: tl.constexpr,
+    DEPTH: tl.constexpr,  # a thread has the same lanes of each: one new maximum for DEPTH values
+    LANES: tl.constexpr,
     LOG: tl.constexpr,
 ):
+    within = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     for row in range(tl.program_id(0), R, tl.num_programs(0)):
         start = row * tl.full((), V, tl.int64)
-        top = -float("inf")
-        total = 0.0
+        top = tl.full((LANES,), -float("inf"), tl.float32)
+        total = tl.zeros((LANES,), tl.float32)
         for i in range(blocks):
-            cols = i * BLOCK + tl.arange(0, BLOCK)
-            x = tl.load(x_ptr + start + cols, mask=cols < V, other=-float("inf")).to(tl.float32)
+            cols = i * (DEPTH * LANES) + within
+            at = x_ptr + start + cols
+            x = tl.load(at, mask=cols < V, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
             higher = tl.maximum(top, tl.max(x, axis=0))
             base = tl.where(higher == -float("inf"), 0.0, higher)  # so far only -inf: exp of -inf, not of nan
-            total = total * tl.exp(top - base) + tl.sum(tl.exp(x - base), axis=0)
+            total = total * tl.exp(top - base) + tl.sum(tl.exp(x - base[None, :]), axis=0)
             top = higher
+        highest = tl.max(top, axis=0)
+        base = tl.where(highest == -float("inf"), 0.0, highest)
+        sums = tl.sum(total * tl.exp(top - base), axis=0)
         for i in range(blocks):  # backwards: the end of the row is what the nearest cache still holds
-            cols = (blocks - 1 - i) * BLOCK + tl.arange(0, BLOCK)
-            x = tl.load(x_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32)
-            tl.store(y_ptr + start + cols, _result(x - top, total, LOG).to(y_ptr.dtype.element_ty), mask=cols < V)
+            cols = (blocks - 1 - i) * (DEPTH * LANES) + within
+            at = x_ptr + start + cols
+            x = tl.load(at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            y = _result(x - highest, sums, LOG).to(y_ptr.dtype.element_ty)
+            tl.store(y_ptr + start + cols, y, mask=cols < V, eviction_policy="evict_first")
 
 
 @triton.jit(do_not_specialize=["R"])
@@ -152,83 +163,114 @@ def _backward_wide(
 ):
     for row in range(tl.program_id(0), R, tl.num_programs(0)):
         start = row * tl.full((), V, tl.int64)
-        total = 0.0
+        terms = tl.zeros((BLOCK,), tl.float32)
         for i in range(blocks):
             cols = i * BLOCK + tl.arange(0, BLOCK)
-            dy = tl.load(dy_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32)
-            y = tl.load(y_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32)
-            total += tl.sum(_weighted(y, dy, LOG), axis=0)
+            at = start + cols
+            dy = tl.load(dy_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            y = tl.load(y_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            terms += _weighted(y, dy, LOG)
+        total = tl.sum(terms, axis=0)
         for i in range(blocks):  # backwards: the end of the row is what the nearest cache still holds
             cols = (blocks - 1 - i) * BLOCK + tl.arange(0, BLOCK)
-            dy = tl.load(dy_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32)
-            y = tl.load(y_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32)
-            tl.store(dx_ptr + start + cols, _slope(y, dy, total, LOG).to(dx_ptr.dtype.element_ty), mask=cols < V)
+            at = start + cols
+            dy = tl.load(dy_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            y = tl.load(y_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            dx = _slope(y, dy, total, LOG).to(dx_ptr.dtype.element_ty)
+            tl.store(dx_ptr + at, dx, mask=cols < V, eviction_policy="evict_first")
 
 
-# -- How much a program does -------------------------------------------------------------------------------------------
+# -- Launches ----------------------------------------------------------------------------------------------------------
 def _threads(device: GPU) -> tuple[int, int]:
-    """Lanes of a warp, and the warps that make a program's 1024 threads; on AMD a warp is 64 lanes."""
+    """Lanes of a warp, and the warps of the 1024 threads that a program may have: half as many on AMD."""
     return (64, 16) if device.name.startswith("gfx") else (32, 32)
-
-
-def _values(itemsize: int, reads: int) -> int:
-    """Values of a tensor that a thread takes at a time: half as many of two tensors, or of numbers twice as wide."""
-    return VALUES * 2 // (reads * max(itemsize, 2))
 
 
 @settings(ROWS=(1, 2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32))
 def _held_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
-    """Constants of a row that is held: how it is cut into powers of two, how many a program takes, its warps."""
-    head = max(1, next_power_of_2(V + 1) // 2)
-    tail = next_power_of_2(V - head) if head < V else 0
-    if tail == head:
-        head, tail = 2 * head, 0
-    width = 2 * head if tail else head
-    rows = max(1, TILE // width)
+    """Constants of the kernels that hold a row; of two tensors to read a thread takes half as many values at a time."""
     lanes, most = _threads(device)
-    warps = min(most, max(4, rows * width // (lanes * _values(itemsize, reads))))
-    return {"HEAD": head, "TAIL": tail, "ROWS": rows, "num_warps": warps}
+    parts = _parts(V)
+    width = parts["ROWS"] * (2 * parts["HEAD"] if parts["TAIL"] else parts["HEAD"])
+    values = VALUES * 2 // (reads * max(itemsize, 2))
+    return {**parts, "num_warps": min(most, max(4, width // (lanes * values)))}
 
 
-@settings(BLOCK=(1024, 2048, 4096, 8192, 16384, 32768), num_warps=(8, 16, 32), PROGRAMS=(1, 2, 3, 4))
-def _wide_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
-    """Constants of a row that is read twice, and ``PROGRAMS`` per multiprocessor.
+@functools.cache
+def _streamed_stages(V: int, itemsize: int, device: GPU) -> int:
+    """Up to three rows at a time in shared memory, whose last 4 KB are for the reductions; 0 if there are not even two."""
+    fit = (device.shared - 4096) // (V * itemsize)
+    return 0 if V > STREAMED or V % 8 or fit < 1 else 1 + min(2, fit)
+
+
+@settings(DEPTH=(1, 2, 4, 8, 16), num_warps=(8, 16, 32))
+def _forward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_forward_wide``.
 
     A row of 131072 is alone on its multiprocessor, with all of its threads, so that all rows in work stay in the cache
     for their second read: 132 x 256 KB in bf16. Of narrower ones there are two, and one loads while the other stores.
+    With odd V each value is loaded and masked alone, which takes registers.
     """
     lanes, most = _threads(device)
     alone = V > ALONE
     warps = most if alone else most // 2
-    # A thread has 64 registers then, so two tensors halve the block once more. With odd V each value is loaded and
-    # masked alone, which takes registers too.
-    block = warps * lanes * _values(itemsize, reads) // (reads if alone else 1) // (4 if V % 2 else 1)
-    return {"BLOCK": block, "num_warps": warps, "PROGRAMS": 1 if alone else 2}
+    depth = (8 if alone else 4) * 2 // max(itemsize, 2) // (4 if V % 2 else 1)
+    return {"DEPTH": max(1, depth), "LANES": warps * lanes * 8, "num_warps": warps}
 
 
-# -- Launches ----------------------------------------------------------------------------------------------------------
-def _launch(held: Any, wide: Any, tensors: tuple[torch.Tensor, ...], V: int, log: bool) -> None:
-    """Launch one of two kernels over rows of V columns; all tensors are contiguous, and the last is written."""
-    R, device = tensors[0].numel() // max(V, 1), gpu(tensors[0].device)
-    asked = V, tensors[0].element_size(), len(tensors) - 1, device
-    if V <= HELD:
-        chosen = _held_settings(*asked)
-        launch(held, (ceil_div(R, chosen["ROWS"]),), tensors, (R,), V=V, **chosen, LOG=log)
+@settings(BLOCK=(4096, 8192, 16384, 32768), num_warps=(8, 16, 32))
+def _backward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_backward_wide``: as in the forward, but two tensors, so a block is half as large."""
+    lanes, most = _threads(device)
+    return {"BLOCK": most * lanes * 32 * 2 // max(itemsize, 2) // (4 if V % 2 else 1), "num_warps": most}
+
+
+def _launch_forward_kernel(x: torch.Tensor, y: torch.Tensor, log: bool) -> None:
+    V, device = x.shape[-1], gpu(x.device)
+    R = x.numel() // max(V, 1)
+    stages = 1 if V <= HELD else _streamed_stages(V, x.element_size(), device)
+    if stages:
+        chosen = _held_settings(V, x.element_size(), 1, device)
+        programs = ceil_div(R, chosen["ROWS"])
+        programs = programs if V <= HELD else min(programs, device.processors)
+        launch(_forward, (programs,), (x, y), (R,), V=V, STAGES=stages, LOG=log, **chosen)
         return
-    chosen = _wide_settings(*asked).copy()
-    programs = min(R, chosen.pop("PROGRAMS") * device.processors)
-    launch(wide, (programs,), tensors, (R, ceil_div(V, chosen["BLOCK"])), V=V, **chosen, LOG=log)
+    chosen = _forward_wide_settings(V, x.element_size(), device)
+    programs = min(R, 2 * device.processors) if V > ALONE else R
+    blocks = ceil_div(V, chosen["DEPTH"] * chosen["LANES"])
+    launch(_forward_wide, (programs,), (x, y), (R, blocks), V=V, **chosen, LOG=log)
+
+
+def _launch_backward_kernel(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor, log: bool) -> None:
+    V, device = y.shape[-1], gpu(y.device)
+    R = y.numel() // max(V, 1)
+    if V <= HELD:
+        chosen = _held_settings(V, y.element_size(), 2, device)
+        launch(_backward, (ceil_div(R, chosen["ROWS"]),), (dy, y, dx), (R,), V=V, LOG=log, **chosen)
+        return
+    chosen = _backward_wide_settings(V, y.element_size(), device)
+    programs = R if V > ALONE else min(R, 2 * device.processors)
+    launch(_backward_wide, (programs,), (dy, y, dx), (R, ceil_div(V, chosen["BLOCK"])), V=V, **chosen, LOG=log)
+
+
+def _parts(V: int) -> dict[str, Any]:
+    """How a row is cut into powers of two, and how many rows a program takes."""
+    head = max(1, next_power_of_2(V + 1) // 2)
+    tail = next_power_of_2(V - head) if head < V else 0
+    if tail == head:
+        head, tail = 2 * head, 0
+    return {"HEAD": head, "TAIL": tail, "ROWS": max(1, TILE // (2 * head if tail else head))}
 
 
 def _forward_fake(x: torch.Tensor, log: bool) -> torch.Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 @private_op("softmax_forward", _forward_fake)
 def _launch_forward(x: torch.Tensor, log: bool) -> torch.Tensor:
     """x (..., V) of any strides -> y (..., V) contiguous."""
     y = _forward_fake(x, log)
-    _launch(_forward, _forward_wide, (as_rows(x), y), x.shape[-1], log)
+    _launch_forward_kernel(x.contiguous(), y, log)
     return y
 
 
@@ -240,7 +282,7 @@ def _backward_fake(dy: torch.Tensor, y: torch.Tensor, log: bool) -> torch.Tensor
 def _launch_backward(dy: torch.Tensor, y: torch.Tensor, log: bool) -> torch.Tensor:
     """-> dx (..., V) contiguous."""
     dx = _forward_fake(y, log)
-    _launch(_backward, _backward_wide, (as_rows(dy), y, dx), y.shape[-1], log)
+    _launch_backward_kernel(dy.contiguous(), y, dx, log)
     return dx
 
 

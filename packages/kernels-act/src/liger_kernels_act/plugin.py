@@ -194,8 +194,11 @@ def rows(name: str, module: str, fn: str, gradient: str, grid: Mapping[str, str]
     )
 
 
-HELD_ROWS = "rows of up to 16384 columns, 4096 elements of narrow ones: ceil(R / rows) programs"
-WIDE_ROWS = "rows of more columns, each read twice; as many programs as multiprocessors, or two for each"
+HELD_ROWS = (
+    "rows of up to 16384 columns, 4096 elements of narrow ones: ceil(R / rows) programs; in the forward up to 32768 "
+    "columns, the next rows on their way through shared memory: a program for each multiprocessor"
+)
+WIDE_ROWS = "rows of more columns, each read twice; R programs, or two for each multiprocessor"
 SOFTMAX_GRID = {"_forward": HELD_ROWS, "_forward_wide": WIDE_ROWS, "_backward": HELD_ROWS, "_backward_wide": WIDE_ROWS}
 SPARSEMAX_GRID = {
     "_forward": "rows of up to 8192 columns, 2048 elements of narrow ones: ceil(R / rows) programs",
@@ -208,7 +211,7 @@ SOFTMAX = Op(
     name="softmax",
     public="liger_kernels_act.softmax:softmax",
     reference="liger_kernels_act.softmax:softmax_reference",
-    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 16387, 40004)},
+    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 20008, 33003, 40004)},
     peers={
         "liger-kernel": "liger_kernels_act._peers:liger_softmax",
         "quack": "liger_kernels_act._peers:quack_softmax",
@@ -221,7 +224,7 @@ LOG_SOFTMAX = Op(
     name="log_softmax",
     public="liger_kernels_act.log_softmax:log_softmax",
     reference="liger_kernels_act.log_softmax:log_softmax_reference",
-    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 16387, 40004)},
+    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 20008, 33003, 40004)},
     module="liger_kernels_act.modules:LogSoftmax",
     **{**ROWS, "variants": ("three dimensions",)},
 )

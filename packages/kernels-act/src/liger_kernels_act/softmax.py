@@ -65,12 +65,12 @@ def softmax(x: torch.Tensor, *, kernel: str | None = None) -> torch.Tensor:
 def logits(
     device: str, dtype: torch.dtype, *, R: int, V: int, generator: torch.Generator, variant: str = ""
 ) -> tuple[Sequence[torch.Tensor], Mapping[str, Any]]:
-    """x (R, V) with rows of magnitude 1e-3, 1 and 1e3 in turn.
+    """x (R, V) with rows of magnitude 1e-3, 1 and 10 in turn; at 1e3 all but one result are 0, and so are gradients.
 
     Variants: "three dimensions" (R, 2, V); "masked", where the first half of each row is -inf, as under a causal mask.
     """
     shape = (R, 2, V) if variant == "three dimensions" else (R, V)
-    scale = torch.tensor([1e-3, 1.0, 1e3])[torch.arange(R) % 3]
+    scale = torch.tensor([1e-3, 1.0, 10.0])[torch.arange(R) % 3]
     x = torch.randn(shape, generator=generator) * scale.reshape(-1, *[1] * (len(shape) - 1))
     if variant == "masked":
         x[:, : V // 2] = -torch.inf

@@ -10,6 +10,7 @@ each row first, then tiles of columns.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
@@ -25,7 +26,7 @@ PROGRAMS = 4  # of the backward, per multiprocessor
 def _tile(H: int) -> tuple[int, int, int]:
     """BLOCK, ROWS and warps: 2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
     if H > WIDE:
-        return WIDE // 2, 1, 16  # 8 values a thread: with 16 the loops spill on some GPUs
+        return WIDE // 4, 1, 8  # 8 values a thread: with 16, or with more threads, the loops spill on some GPUs
     block = next_power_of_2(H)
     rows = max(1, 2048 // block)
     return block, rows, min(16, max(4, block * rows // 512))
@@ -98,7 +99,7 @@ def _launch_backward(
     if H > WIDE:
         if dx is not None:
             means = torch.empty_like(rstd)
-            launch(_row_means, (R,), (dy, x, scale, weight, rstd, means), (T,), num_warps=16, H=H, BLOCK=cols)
+            launch(_row_means, (R,), (dy, x, scale, weight, rstd, means), (T,), num_warps=warps, H=H, BLOCK=cols)
         cols, rows, warps = 256, 8, 4
     rows = min(rows, next_power_of_2(T))
     across = ceil_div(H, cols)
@@ -106,8 +107,10 @@ def _launch_backward(
     p = x.new_empty((splits, B, H), dtype=torch.float32) if needs[1] or needs[3] else None
     s = x.new_empty((splits, B, H), dtype=torch.float32) if needs[2] else None
     tensors = (dy, x, scale, weight, rstd, means, dx, p, s)
-    shape = {"H": H, "COLS": cols, "ROWS": rows, "STAGES": 2}
-    launch(_backward, (B * splits, across), tensors, (T, splits), num_warps=max(warps, 8), **shape)  # type: ignore[arg-type]
+    shape: dict[str, Any] = {"H": H, "COLS": cols, "ROWS": rows, "STAGES": 2 if H <= WIDE else 1}
+    launch(
+        _backward, (B * splits, across), tensors, (T, splits), num_warps=max(warps, 8) if H <= WIDE else warps, **shape
+    )
     if p is not None or s is not None:
         each = x.new_empty((B, H), dtype=torch.float32) if needs[3] else None
         grid = (B * ceil_div(H, 512),)

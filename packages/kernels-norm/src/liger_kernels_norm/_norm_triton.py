@@ -23,30 +23,35 @@ FORWARD_LIMIT = 32768  # columns of a row that one program can hold
 # -- How much a program does -------------------------------------------------------------------------------------------
 @settings(ROWS=(1, 2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32))
 def _forward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
-    """Constants of ``_forward``: a row, or 2048 elements of narrow ones; 16 values a thread, 32 of wide rows."""
+    """Constants of ``_forward``: a row, or 2048 elements of narrow ones.
+
+    16 values a thread; 64 from 4097 columns on, for one reduction over few warps costs less than the loads it delays.
+    """
     block = next_power_of_2(H)
     rows = max(1, 2048 // block)
-    return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // (512 if H <= 4096 else 1024)))}
+    values = 16 if H <= 4096 else 64 if H <= 8192 else 32
+    return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // (32 * values)))}
 
 
 @settings(ROWS=(1, 2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32), STAGES=(1, 2, 3, 4), PROGRAMS=(1, 2, 3, 4, 6, 8))
-def _backward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
+def _backward_settings(H: int, itemsize: int, center: bool, device: GPU) -> dict[str, int]:
     """Constants of ``_backward``, and ``PROGRAMS`` per multiprocessor.
 
-    dy and x of the next ``STAGES - 1`` tiles are on their way through shared memory: about 64 KB keep the bus busy.
-    Where they do not fit, more programs hide the loads instead.
+    dy and x of the next ``STAGES - 1`` tiles are on their way through shared memory, 48 to 64 KB of them on each
+    multiprocessor: that keeps the bus busy. Where they do not fit, more programs hide the loads instead.
     """
     block = next_power_of_2(H)
     rows = max(1, 2048 // block)
     tile = block * rows
-    warps = min(16, max(4, tile // 512))
-    constants = {"BLOCK": block, "ROWS": rows, "num_warps": warps}
-    per_processor = 4 if tile <= 2048 else 1
-    bytes_per_stage = 2 * itemsize * tile * per_processor
-    stages = 1 + min(3, 98304 // bytes_per_stage, device.shared // bytes_per_stage)
-    if H > 8192 or stages == 1:
-        return {**constants, "STAGES": 1, "PROGRAMS": 4 if tile <= 8192 else 1}
-    return {**constants, "STAGES": stages, "PROGRAMS": per_processor}
+    constants = {"BLOCK": block, "ROWS": rows, "num_warps": 4 if tile <= 2048 else 8}
+    if H > 8192:  # beside the sums a thread of 32 warps has registers for rows alone; a warp of AMD has 64 lanes
+        most = 16 if center or device.name.startswith("gfx") else 32
+        return {**constants, "STAGES": 1, "num_warps": most, "PROGRAMS": 1}
+    per_processor = 2 if tile <= 2048 else 1
+    ahead = min(3, 65536 // (2 * itemsize * H * rows * per_processor))
+    while ahead and 2 * itemsize * tile * per_processor * ahead > device.shared:
+        ahead -= 1
+    return {**constants, "STAGES": 1 + ahead, "PROGRAMS": per_processor if ahead else 4}
 
 
 def _backward_limit(x: torch.Tensor, bias: torch.Tensor | None) -> int:
@@ -147,19 +152,21 @@ def _launch_backward(
     need_db: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """All tensors contiguous -> dx, dweight, dbias; None for what is not needed."""
-    dx, dw, db = _backward_fake(dy, ds, x, weight, bias, mean, rstd, cast, offset, terms, need_dx, need_dw, need_db)
+    dx, dw, db = _backward_fake(
+        dy, ds, x, weight, bias, mean, rstd, cast, offset, terms, need_dx, need_dw, need_db
+    )
     H = x.shape[-1]
     if H == 0:
         return dx, dw, db
     N = 1 if weight is None else weight.numel() // H
     R = rstd.numel() // N
     constants = {"H": H, "N": N, "CAST": CAST_MODE[cast]}
-    wide = H > _backward_limit(x, bias)
+    wide = _backward_limit(x, bias) < H
     if wide:
         programs = min(ceil_div(R, 8), 16)
     else:
         device = gpu(x.device)
-        chosen = _backward_settings(H, x.element_size(), device).copy()
+        chosen = _backward_settings(H, x.element_size(), mean is not None, device).copy()
         programs = min(ceil_div(R, chosen["ROWS"]), ceil_div(chosen.pop("PROGRAMS") * device.processors, N))
     sums = [t for t in (dw, db) if t is not None]
     parts = x.new_empty((len(sums), programs, N * H), dtype=torch.float32) if sums else None
@@ -176,7 +183,10 @@ def _launch_backward(
     else:
         again = (dy, x) if H > 8192 else (None, None)
         tensors = (dy, ds, x, weight, mean, rstd, *again, dx, dw_parts, db_parts)
-        launch(_backward, (programs, N), tensors, (R, offset), **constants, TERMS=terms, **chosen)
+        # a row of one column, or of equal ones, has g - mean(g) = 0: not what an fma leaves of the product's rounding
+        fuse = mean is None
+        numbers = (R, offset)
+        launch(_backward, (programs, N), tensors, numbers, fuse_multiply_add=fuse, **constants, TERMS=terms, **chosen)
     if parts is not None:
         add_partials(parts, *sums)
     return dx, dw, db

@@ -118,3 +118,19 @@ def liger_modulated_rms_norm(
     from liger_kernel.ops import LigerModulatedRMSNormFunction
 
     return LigerModulatedRMSNormFunction.apply(x, weight, scale, shift, EPS, 0.0, "llama", True)  # type: ignore[no-any-return]
+
+
+@peer("torch", cuda=False)
+def torch_group_norm(
+    x: torch.Tensor, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, num_groups: int = 32
+) -> torch.Tensor:
+    """torch's own."""
+    return F.group_norm(x, num_groups, weight, bias, 1e-5)
+
+
+@peer("liger_kernel")
+def liger_group_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, num_groups: int = 32) -> torch.Tensor:
+    """liger-kernel 0.8.5."""
+    from liger_kernel.ops import LigerGroupNormFunction
+
+    return LigerGroupNormFunction.apply(x, weight, bias, x.shape[1], num_groups, 1e-5)  # type: ignore[no-any-return]

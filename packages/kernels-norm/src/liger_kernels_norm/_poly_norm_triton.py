@@ -171,7 +171,7 @@ def _backward(
 def _tile(H: int) -> tuple[int, int, int]:
     """BLOCK, ROWS and warps: 2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
     if H > WIDE:
-        return WIDE // 2, 1, 16  # 8 values a thread: with 16 the loops spill on some GPUs
+        return WIDE // 4, 1, 8  # 8 values a thread: with 16, or with more threads, the loops spill on some GPUs
     block = next_power_of_2(H)
     rows = max(1, 2048 // block)
     return block, rows, min(16, max(4, block * rows // 512))

@@ -8,6 +8,7 @@ from liger_kernels_norm.cohere_norm import cohere_norm
 from liger_kernels_norm.dyt import dyt
 from liger_kernels_norm.fused_add_rms_norm import fused_add_rms_norm
 from liger_kernels_norm.gated_rms_norm import gated_rms_norm
+from liger_kernels_norm.group_norm import group_norm
 from liger_kernels_norm.l2norm import l2norm
 from liger_kernels_norm.layer_norm import layer_norm
 from liger_kernels_norm.modulated_rms_norm import modulated_rms_norm
@@ -296,3 +297,44 @@ class ModulatedRMSNorm(torch.nn.Module):
     def extra_repr(self) -> str:
         """Shown by ``print(module)``."""
         return f"{self.hidden_size}, eps={self.eps}, cast={self.cast!r}"
+
+
+class GroupNorm(torch.nn.Module):
+    """GroupNorm with the signature and the parameters of ``torch.nn.GroupNorm``; see ``liger.ops.group_norm``.
+
+    Args:
+        num_groups: equal groups of consecutive channels.
+        num_channels: C, the size of the second dimension.
+        eps: added to the variance.
+        affine: False leaves out weight and bias.
+        bias: False leaves out the bias alone.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if num_channels % num_groups:
+            raise ValueError(
+                f"GroupNorm: num_groups is {num_groups}, which does not divide num_channels, {num_channels}"
+            )
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        ones, zeros = (make(num_channels, device=device, dtype=dtype) for make in (torch.ones, torch.zeros))
+        self.weight = torch.nn.Parameter(ones) if affine else None
+        self.bias = torch.nn.Parameter(zeros) if affine and bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, C, *positions) -> (N, C, *positions)."""
+        return group_norm(x, self.weight, self.bias, num_groups=self.num_groups, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(module)``."""
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
