@@ -6,8 +6,8 @@ A function that decides constants of a launch is the rule, with its reasons; its
     def _backward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]: ...
 
 A call looks its arguments up in the user's table, then in the one that the function's package ships for the
-architecture, ``launches/<architecture>.json``. An entry replaces constants of the rule: none but those named tunable, by
-none but the values listed, all of which give right results. The answer is kept: the next call costs as much as
+architecture, ``launches/<architecture>.json``. An entry replaces constants of the rule: none but those named tunable,
+by none but the values listed, all of which give right results. The answer is kept: the next call costs as much as
 ``functools.cache``. Nothing is timed here; `liger.tune` does that when asked. Imports neither torch nor triton.
 """
 

@@ -1,10 +1,10 @@
-"""Time other launch settings of an op at given sizes, and keep in the user's table what is faster: `liger tune`.
+"""Coordinate descent over launch settings.
 
 One function that decides settings is tuned after another, and of its constants one at a time: a step up or down in the
 values it lists, as far as that helps, until nothing does or time is up. New settings have to compile without spilling
 registers and to pass the contract of the op before they are timed, in turn with the best so far, and are better if the
-95 % interval of the ratio of both times lies below 0.98. What was found is timed once more against what was there at the
-start, and kept if that still holds. The default path of the kernels never comes here.
+95 % interval of the ratio of both times lies below 0.98. What was found is timed once more against what was there at
+the start, and kept if that still holds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from liger.bench.verify import compare, few, results
 from liger.declare import Kernel, Op
 from liger.registry import registry
 from liger.settings import Request
-from liger.testing.cases import Case
+from liger.testing.cases import Case, dtypes
 
 GAIN = 0.02  # a smaller part of the time is not worth an entry
 REPETITIONS = 5
@@ -98,7 +98,7 @@ class Found:
 
     def entry(self, device: str) -> dict[str, Any]:
         """The entry of a table."""
-        assert self.times and self.gain
+        assert self.times is not None
         known = settings.RULES[self.request.function].tunable
         constants = {name: value for name, value in self.best.items() if name in known}
         changed = words({name: value for name, value in self.start.items() if self.best[name] != value})
@@ -182,12 +182,10 @@ def kernel_of(op: str, dtype: str) -> Kernel:
     """
     kernels = registry().kernels(registry().op(op).name)
     for kernel in kernels:
-        if kernel.needs.interpreter and (not kernel.needs.dtypes or dtype in kernel.needs.dtypes):
+        if kernel.needs.interpreter and dtype in dtypes(kernel):
             return kernel
-    known = ", ".join(f"{k.id} ({', '.join(k.needs.dtypes) or 'any dtype'})" for k in kernels if k.needs.interpreter)
-    raise ValueError(
-        f"{op} has no Triton kernel for {dtype}, so it has no launch settings to tune; it has {known or 0}"
-    )
+    known = ", ".join(f"{k.id} ({', '.join(dtypes(k))})" for k in kernels if k.needs.interpreter)
+    raise ValueError(f"{op} has no Triton kernel for {dtype}, so there is nothing to tune; it has {known or 'none'}")
 
 
 def points_of(op: Op, kernel: Kernel, sizes: Mapping[str, int] | None) -> Iterator[Point]:
@@ -259,7 +257,7 @@ class Search:
         self.seen.append(self.found.start)
         moved = True
         while moved:
-            moved = any([self.walk(name, step) for name in names for step in (1, -1)])
+            moved = sum(self.walk(name, step) for name in names for step in (1, -1)) > 0
         if self.found.best != self.found.start:
             before, after = self.timer([self.changes(self.found.start), self.changes(self.found.best)])
             self.found.times = before, after
