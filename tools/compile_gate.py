@@ -27,6 +27,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any
 
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as at a launch; triton 3.10 changes the default
+os.environ["LIGER_LAUNCH_TABLE"] = ""  # the launches that everybody gets
 
 import torch
 

@@ -99,6 +99,8 @@ def doctor(as_json: Json = False) -> None:
             console.print(title, style="bold")
             for name, value in rows:
                 console.print(f"  {name}: {value}", markup=False, highlight=False)
+        console.print("launch table", style="bold")
+        console.print(f"  {found.launch_table}", markup=False, highlight=False)
         console.print("plugins", style="bold")
         for info in registry().plugins.infos:
             console.print(f"  {info}", markup=False, highlight=False)
@@ -121,6 +123,23 @@ def demo(
     from liger.demo import main as run
 
     raise typer.Exit(run(model=model, quick=quick, out=out, device=device))
+
+
+@app.command()
+def tune(
+    ops: Annotated[list[str], typer.Argument(metavar="OP...", help="Ops whose Triton kernels are tuned.")],
+    sizes: Annotated[str, typer.Option(help="Sizes as R=16384,H=5120; by default those of the benchmarks.")] = "",
+    dtype: Annotated[str, typer.Option(help="dtype of the tensors.")] = "bfloat16",
+    seconds: Annotated[float, typer.Option(help="For everything; what comes later is left out.")] = 60.0,
+    out: Annotated[Path | None, typer.Option(help="The table; by default the user's, which is then used.")] = None,
+) -> None:
+    """Time other launch settings of ops on this GPU; what is over 2 % faster goes into a table, used from now on.
+
+    Nothing is ever timed without this command. New settings are held to the op's contract before they are timed.
+    """
+    from liger.tune.main import main as run
+
+    run(ops, sizes, dtype, seconds, out, console)
 
 
 @app.command(

@@ -213,6 +213,7 @@ class Kernel:
             benchmarks time. "full" is a forward and a backward; alone, where gradients are made in the forward.
         flops: the same for floating-point operations, where products are the limit and not the memory.
         profile: how it works.
+        measured: architectures that its launch settings were timed on, ``("sm90",)``; on others rules decide unseen.
     """
 
     op: str
@@ -223,6 +224,7 @@ class Kernel:
     bytes: str | None = None
     flops: str | None = None
     profile: Profile | None = None
+    measured: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from liger import settings
+from liger.explanation import launch_table
 from liger.registry import disabled_kernels, registry
 
 FLOORS = {"torch": "2.11", "triton": "3.6", "transformers": "5.17"}
@@ -23,6 +25,7 @@ class Diagnosis:
     versions: dict[str, str] = field(default_factory=dict)
     devices: list[str] = field(default_factory=list)
     plugins: list[dict[str, Any]] = field(default_factory=list)
+    launch_table: str = "none"
     problems: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -42,6 +45,8 @@ def diagnose() -> Diagnosis:
     if "torch" in found.versions:
         found.devices, problems = _devices(found.versions)
         found.problems += problems
+    found.launch_table, problems = _launch_table("triton" in found.versions)
+    found.problems += problems
     from liger.swap import changed_globals
 
     found.problems += changed_globals()
@@ -88,6 +93,15 @@ def _environment_problems() -> list[str]:
     if os.environ.get("TRITON_INTERPRET") == "1":
         out.append("TRITON_INTERPRET=1: Triton kernels are interpreted, which is for tests only; unset it")
     return out
+
+
+def _launch_table(checked: bool) -> tuple[str, list[str]]:
+    """The user's table of launch settings, and what is wrong with it; without triton no entry can be looked up."""
+    file = settings.user_table()
+    if file is None:
+        return f"none: {settings.VARIABLE} is empty", []
+    problems = list(settings.read(file).problems) if checked else []
+    return launch_table() or f"{file} (not there; `liger tune` writes it)", problems
 
 
 def _devices(versions: dict[str, str]) -> tuple[list[str], list[str]]:

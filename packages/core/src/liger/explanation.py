@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from liger import settings
 from liger.registry import registry
 
 if TYPE_CHECKING:
@@ -15,13 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelInfo:
-    """One candidate. ``reasons`` is empty if it can serve the device asked about, None if no device was given."""
+    """One candidate.
+
+    Attributes:
+        reasons: empty if it can serve the device asked about, None if no device was given.
+        measured: architectures that its launch settings were timed on.
+        settings: what that means for the device asked about; empty for a kernel that launches nothing of its own.
+    """
 
     id: str
     owner: str
     rank: int
     needs: str
     reasons: tuple[str, ...] | None
+    measured: tuple[str, ...] = ()
+    settings: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +43,7 @@ class Explanation:
     device: str | None
     kernels: tuple[KernelInfo, ...]
     history: tuple[str, ...] = ()
+    launch_table: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -46,6 +56,10 @@ class Explanation:
             lines.append(f"  {k.id}  rank {k.rank}  {k.owner}  needs: {k.needs}")
             if k.reasons is not None:
                 lines.append(f"    on {self.device}: {'; '.join(k.reasons) or 'can serve'}")
+            if k.settings:
+                lines.append(f"    launch settings {k.settings}")
+        if self.launch_table:
+            lines.append(f"  launch table in force: {self.launch_table}")
         if self.history:
             lines += ["  decisions of this process:", *(f"    {line}" for line in self.history)]
         return "\n".join(lines)
@@ -74,6 +88,8 @@ def explain(
             rank=k.rank,
             needs=_needs(k.needs),
             reasons=None if device is None else tuple(_reasons(k, device, dtypes)),
+            measured=k.measured,
+            settings=_settings(k, device),
         )
         for k in reg.kernels(declared.name)
     )
@@ -84,7 +100,20 @@ def explain(
         device=device,
         kernels=infos,
         history=tuple(_history(op)) if history else (),
+        launch_table=launch_table(),
     )
+
+
+def launch_table() -> str:
+    """The user's table of launch settings with the number of its entries, unchecked; "" if there is none."""
+    file = settings.user_table()
+    if file is None or not file.is_file():
+        return ""
+    try:
+        entries = settings.load_entries(file)
+    except (ValueError, OSError) as error:
+        return f"none: {error}"
+    return f"{file}, {len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
 
 
 def profile(op: str) -> dict[str, Any]:
@@ -110,6 +139,8 @@ def profile(op: str) -> dict[str, Any]:
 
 def _profile(kernel: Kernel) -> dict[str, Any]:
     out: dict[str, Any] = {"rank": kernel.rank, "fn": kernel.fn, "needs": _needs(kernel.needs)}
+    if about := _settings(kernel, None):
+        out |= {"measured": list(kernel.measured), "launch_settings": about}
     if kernel.profile is None:
         return out
     return out | _fields(kernel.profile)
@@ -120,6 +151,28 @@ def _fields(declaration: Profile | Sweep) -> dict[str, Any]:
     plain: dict[type, Any] = {tuple: list, dict: dict, MappingProxyType: dict}
     values = ((f.name, getattr(declaration, f.name)) for f in fields(declaration))
     return {name: plain.get(type(value), lambda v: v)(value) for name, value in values}
+
+
+def _settings(kernel: Kernel, device: str | None) -> str:
+    """On what the launch settings were measured, for a device whether there; "" if the kernel has none."""
+    if not (kernel.needs.interpreter or kernel.measured):
+        return ""
+    name = _architecture(device) if device else None
+    if name is not None and name not in kernel.measured:
+        return f"not measured on {name}: by the rule"
+    return f"measured on {name or ', '.join(kernel.measured)}" if kernel.measured else "not measured: by the rule"
+
+
+def _architecture(device: str) -> str | None:
+    """``sm90``; None where no GPU can be asked."""
+    import torch
+
+    from liger.launch import gpu
+
+    where = torch.device(device)
+    if where.type in ("cpu", "meta") or (where.type == "cuda" and not torch.cuda.is_available()):
+        return None
+    return gpu(where).name
 
 
 def _reasons(kernel: Kernel, device: str, dtypes: Sequence[str]) -> list[str]:

@@ -21,8 +21,8 @@ def launch(
     numbers: Sequence[int | float] = (),
     /,
     *,
-    num_warps: int,
-    num_stages: int = 1,
+    num_warps: int | None = None,
+    num_stages: int | None = None,
     fuse_multiply_add: bool = True,
     **constants: Any,
 ) -> None:
@@ -30,6 +30,9 @@ def launch(
 
     ``fuse_multiply_add=False`` keeps each product's own rounding, where a result must have upstream's bits: LLVM
     narrows 16-bit values that were widened and rounded again, and then contracts them into one fma.
+
+    A kernel for a device without warps leaves ``num_warps`` and ``num_stages`` out, and its backend is not asked for
+    any. With warps, stages are 1 by default: loops that want loads on their way say so themselves.
 
     Numbers must be listed in ``do_not_specialize``; anything the code should be specialised on is a constexpr. On CUDA
     the compiled kernel is called directly, which costs a third of ``kernel[grid](...)``; elsewhere (interpreter, meta
@@ -42,7 +45,7 @@ def launch(
     assert first is not None  # our own bug: a kernel without a tensor
     index = first.get_device() if first.is_cuda else -1
     if index < 0:
-        meta = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuse_multiply_add}
+        meta = _meta(num_warps, num_stages, fuse_multiply_add)
         kernel[grid](*tensors, *numbers, **constants, **meta)
         return
     values = tuple(constants.values())
@@ -64,7 +67,7 @@ def launch(
     previous = torch._C._cuda_exchangeDevice(index)
     try:
         if compiled is None or _has_hooks():
-            meta = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuse_multiply_add}
+            meta = _meta(num_warps, num_stages, fuse_multiply_add)
             _compiled[key] = kernel[grid](*tensors, *numbers, **constants, **meta)
             return
         x, y, z = (*grid, 1, 1)[:3]
@@ -74,6 +77,15 @@ def launch(
         )
     finally:
         torch._C._cuda_maybeExchangeDevice(previous)
+
+
+def _meta(num_warps: int | None, num_stages: int | None, fuse_multiply_add: bool) -> dict[str, Any]:
+    """What triton takes beside the arguments; a backend refuses what it does not know."""
+    meta: dict[str, Any] = {"enable_fp_fusion": fuse_multiply_add}
+    if num_warps is not None:
+        meta["num_warps"] = num_warps
+        num_stages = num_stages or 1
+    return meta if num_stages is None else {**meta, "num_stages": num_stages}
 
 
 def _alignment(pointers: Sequence[int]) -> tuple[bool, ...] | None:
@@ -139,7 +151,7 @@ class GPU(NamedTuple):
     """What launches depend on.
 
     Attributes:
-        name: ``"sm90"``, ``"gfx942"``: the architecture that code is compiled for.
+        name: ``"sm90"``, ``"gfx942"``: the architecture that code is compiled for; ``"xpu"`` where there is one.
         processors: number of multiprocessors, for persistent grids.
         shared: bytes of shared memory that one program may use.
     """
@@ -154,9 +166,9 @@ ASSUMED = GPU("sm90", 132, 232_448)  # an H100 or H200, where nothing can be ask
 
 @functools.cache
 def gpu(device: torch.device) -> GPU:
-    """The GPU that ``device`` is; ``ASSUMED`` where nothing can be asked."""
+    """The GPU that ``device`` is; ``ASSUMED`` where nothing can be asked, with the name of another type of device."""
     if device.type != "cuda":
-        return ASSUMED
+        return ASSUMED if device.type in ("cpu", "meta") else ASSUMED._replace(name=device.type)
     found = torch.cuda.get_device_properties(device)
     if torch.version.hip:
         return GPU(found.gcnArchName.partition(":")[0], found.multi_processor_count, found.shared_memory_per_block)

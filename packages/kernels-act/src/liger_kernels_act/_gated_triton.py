@@ -15,7 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import ceil_div, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import settings
 from liger_kernels_act._gated_math_triton import ACTIVATION, CLAMPED, activate, factors, product
 
 OP = {"silu": "silu_mul", "tanh": "gelu_mul", "none": "gelu_mul", "clamped": "silu_mul_clamped"}
@@ -150,10 +151,18 @@ def _as_rows(x: torch.Tensor) -> tuple[torch.Tensor, int]:
     return rows, rows.stride(0) if rows.shape[0] > 1 else width
 
 
-def _grid(R: int, H: int) -> tuple[tuple[int], dict[str, int]]:
+@settings(BLOCK=(256, 512, 1024, 2048, 4096), ROWS=(1, 2, 4, 8), num_warps=(4, 8))
+def _tile_settings(H: int, itemsize: int, backward: bool, device: GPU) -> dict[str, int]:
+    """Constants of ``_forward`` and ``_backward``: a tile of a wide row, or of several narrow ones.
+
+    4 warps with one 16-byte load each of a 16-bit tensor, whatever the direction; tables may tell them apart.
+    """
     block = min(TILE, next_power_of_2(max(H, 1)))
-    rows = TILE // block
-    return (ceil_div(R, rows) * ceil_div(H, block),), {"BLOCK": block, "ROWS": rows}
+    return {"BLOCK": block, "ROWS": TILE // block, "num_warps": 4}
+
+
+def _grid(R: int, H: int, tile: dict[str, int]) -> tuple[int]:
+    return (ceil_div(R, tile["ROWS"]) * ceil_div(H, tile["BLOCK"]),)
 
 
 def _columns(layout: str, H: int) -> dict[str, Any]:
@@ -182,10 +191,10 @@ def launch_forward(
     g, g_stride = _as_rows(gate)
     u, u_stride = (g, g_stride) if up is None else _as_rows(up)
     R, H = g.shape[0], g.shape[1] // 2 if up is None else g.shape[1]
-    grid, tile = _grid(R, H)
+    tile = _tile_settings(H, g.element_size(), False, gpu(g.device))
     strides = {"G_STRIDE": g_stride, "U_STRIDE": u_stride}
     consts: dict[str, Any] = {"H": H, **strides, **_columns(layout, H), "ACT": ACTIVATION[act], **tile}
-    launch(_forward, grid, (g, u, y), (R, *numbers), num_warps=4, **consts)
+    launch(_forward, _grid(R, H, tile), (g, u, y), (R, *numbers), **consts)
     return y
 
 
@@ -206,11 +215,11 @@ def write_backward(
     u, u_stride = (g, g_stride) if up is None else _as_rows(up)
     dgate, dup, y = results
     R, H = d.shape
-    grid, tile = _grid(R, H)
+    tile = _tile_settings(H, g.element_size(), True, gpu(g.device))
     strides = {"DY_STRIDE": d_stride, "G_STRIDE": g_stride, "U_STRIDE": u_stride, "D_STRIDE": 2 * H if layout else H}
     consts: dict[str, Any] = {"H": H, **strides, **_columns(layout, H), "ACT": ACTIVATION[act], **tile}
     tensors = (d, g, u, dgate, dgate if up is None else dup, y)
-    launch(_backward, grid, tensors, (R, *numbers), num_warps=4, **consts)
+    launch(_backward, _grid(R, H, tile), tensors, (R, *numbers), **consts)
 
 
 def _backward_fake(

@@ -11,9 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import ceil_div, launch, private_op, refuse_second_derivative
-
-BLOCK = 2048  # elements of one program: 4 warps x 32 lanes x 16 elements, two 16-byte loads each in bf16
+from liger.launch import GPU, ceil_div, gpu, launch, private_op, refuse_second_derivative
+from liger.settings import settings
 
 
 # -- Kernels -----------------------------------------------------------------------------------------------------------
@@ -54,10 +53,17 @@ def _backward(
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
+@settings(BLOCK=(512, 1024, 2048, 4096, 8192), num_warps=(4, 8))
+def _settings(itemsize: int, backward: bool, device: GPU) -> dict[str, int]:
+    """Constants of both kernels: 4 warps x 32 lanes x 16 elements, two 16-byte loads each in bf16."""
+    return {"BLOCK": 2048, "num_warps": 4}
+
+
 def _launch(kernel: Any, *tensors: torch.Tensor) -> None:
-    N = tensors[0].numel()
+    N, device = tensors[0].numel(), tensors[0].device
+    chosen = _settings(tensors[0].element_size(), len(tensors) == 3, gpu(device))
     unit = 1 if N % 16 else 16
-    launch(kernel, (ceil_div(N, BLOCK),), tensors, (N // unit,), num_warps=4, UNIT=unit, BLOCK=BLOCK)
+    launch(kernel, (ceil_div(N, chosen["BLOCK"]),), tensors, (N // unit,), UNIT=unit, **chosen)
 
 
 def _forward_fake(x: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import settings
 
 HELD = 16384  # columns up to which a program holds a row in registers, and leaves when it has written it
 STREAMED = 32768  # up to which it still does, and takes one row after another: the next are on their way meanwhile
@@ -185,7 +186,7 @@ def _threads(device: GPU) -> tuple[int, int]:
     return (64, 16) if device.name.startswith("gfx") else (32, 32)
 
 
-@functools.cache
+@settings(ROWS=(1, 2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32))
 def _held_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
     """Constants of the kernels that hold a row; of two tensors to read a thread takes half as many values at a time."""
     lanes, most = _threads(device)
@@ -202,42 +203,54 @@ def _streamed_stages(V: int, itemsize: int, device: GPU) -> int:
     return 0 if V > STREAMED or V % 8 or fit < 1 else 1 + min(2, fit)
 
 
+@settings(DEPTH=(1, 2, 4, 8, 16), num_warps=(8, 16, 32))
+def _forward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_forward_wide``.
+
+    A row of 131072 is alone on its multiprocessor, with all of its threads, so that all rows in work stay in the cache
+    for their second read: 132 x 256 KB in bf16. Of narrower ones there are two, and one loads while the other stores.
+    With odd V each value is loaded and masked alone, which takes registers.
+    """
+    lanes, most = _threads(device)
+    alone = V > ALONE
+    warps = most if alone else most // 2
+    depth = (8 if alone else 4) * 2 // max(itemsize, 2) // (4 if V % 2 else 1)
+    return {"DEPTH": max(1, depth), "LANES": warps * lanes * 8, "num_warps": warps}
+
+
+@settings(BLOCK=(4096, 8192, 16384, 32768), num_warps=(8, 16, 32))
+def _backward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_backward_wide``: as in the forward, but two tensors, so a block is half as large."""
+    lanes, most = _threads(device)
+    return {"BLOCK": most * lanes * 32 * 2 // max(itemsize, 2) // (4 if V % 2 else 1), "num_warps": most}
+
+
 def _launch_forward_kernel(x: torch.Tensor, y: torch.Tensor, log: bool) -> None:
     V, device = x.shape[-1], gpu(x.device)
     R = x.numel() // max(V, 1)
     stages = 1 if V <= HELD else _streamed_stages(V, x.element_size(), device)
     if stages:
-        settings = _held_settings(V, x.element_size(), 1, device)
-        programs = ceil_div(R, settings["ROWS"])
+        chosen = _held_settings(V, x.element_size(), 1, device)
+        programs = ceil_div(R, chosen["ROWS"])
         programs = programs if V <= HELD else min(programs, device.processors)
-        launch(_forward, (programs,), (x, y), (R,), V=V, STAGES=stages, LOG=log, **settings)
+        launch(_forward, (programs,), (x, y), (R,), V=V, STAGES=stages, LOG=log, **chosen)
         return
-    # A row of 131072 is alone on its multiprocessor, with all of its threads, so that all rows in work stay in the
-    # cache for their second read: 132 x 256 KB in bf16. Of narrower ones there are two, and one loads while the other
-    # stores. With odd V each value is loaded and masked alone, which takes registers.
-    lanes, most = _threads(device)
-    alone = V > ALONE
-    warps = most if alone else most // 2
-    depth = (8 if alone else 4) * 2 // max(x.element_size(), 2) // (4 if V % 2 else 1)
-    constants = {"V": V, "DEPTH": max(1, depth), "LANES": warps * lanes * 8, "LOG": log}
-    programs = min(R, 2 * device.processors) if alone else R
-    blocks = ceil_div(V, constants["DEPTH"] * constants["LANES"])
-    launch(_forward_wide, (programs,), (x, y), (R, blocks), num_warps=warps, **constants)
+    chosen = _forward_wide_settings(V, x.element_size(), device)
+    programs = min(R, 2 * device.processors) if V > ALONE else R
+    blocks = ceil_div(V, chosen["DEPTH"] * chosen["LANES"])
+    launch(_forward_wide, (programs,), (x, y), (R, blocks), V=V, **chosen, LOG=log)
 
 
 def _launch_backward_kernel(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor, log: bool) -> None:
     V, device = y.shape[-1], gpu(y.device)
     R = y.numel() // max(V, 1)
     if V <= HELD:
-        settings = _held_settings(V, y.element_size(), 2, device)
-        launch(_backward, (ceil_div(R, settings["ROWS"]),), (dy, y, dx), (R,), V=V, LOG=log, **settings)
+        chosen = _held_settings(V, y.element_size(), 2, device)
+        launch(_backward, (ceil_div(R, chosen["ROWS"]),), (dy, y, dx), (R,), V=V, LOG=log, **chosen)
         return
-    # as in the forward, but two tensors: a block is half as large
-    lanes, most = _threads(device)
-    block = most * lanes * 32 * 2 // max(y.element_size(), 2) // (4 if V % 2 else 1)
+    chosen = _backward_wide_settings(V, y.element_size(), device)
     programs = R if V > ALONE else min(R, 2 * device.processors)
-    numbers = (R, ceil_div(V, block))
-    launch(_backward_wide, (programs,), (dy, y, dx), numbers, num_warps=most, V=V, BLOCK=block, LOG=log)
+    launch(_backward_wide, (programs,), (dy, y, dx), (R, ceil_div(V, chosen["BLOCK"])), V=V, **chosen, LOG=log)
 
 
 def _parts(V: int) -> dict[str, Any]:

@@ -17,11 +17,11 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.launch import GPU, as_rows, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import settings
 
 HELD = 8192  # columns up to which a row is held in registers
 TILE = 2048  # elements of one program of narrow rows
-BLOCK = 4096  # columns a step of wider rows, with 16 warps 8 values a thread; with 16 it spills
 
 
 # -- Kernels -----------------------------------------------------------------------------------------------------------
@@ -153,16 +153,29 @@ def _backward_wide(
         tl.store(dx_ptr + start + cols, dx.to(dx_ptr.dtype.element_ty), mask=cols < V)
 
 
+# -- How much a program does -------------------------------------------------------------------------------------------
+@settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16, 32))
+def _held_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
+    """Constants of a row that is held: 16 values a thread."""
+    block = next_power_of_2(V)
+    return {"BLOCK": block, "ROWS": max(1, TILE // block), "num_warps": max(4, block // 512)}
+
+
+@settings(BLOCK=(1024, 2048, 4096, 8192), num_warps=(8, 16, 32))
+def _wide_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
+    """Constants of a row that is read several times: 8 values a thread, with 16 it spills."""
+    return {"BLOCK": 4096, "num_warps": 16}
+
+
 # -- Launches ----------------------------------------------------------------------------------------------------------
 def _launch(held: Any, wide: Any, tensors: tuple[torch.Tensor, ...], V: int) -> None:
     R = tensors[0].numel() // V
+    asked = V, tensors[0].element_size(), len(tensors) - 1, gpu(tensors[0].device)
     if V > HELD:
-        launch(wide, (R,), tensors, (), num_warps=16, V=V, BLOCK=BLOCK)
+        launch(wide, (R,), tensors, (), V=V, **_wide_settings(*asked))
         return
-    block = next_power_of_2(V)
-    rows = max(1, TILE // block)
-    warps = max(4, block // 512)  # 16 values a thread
-    launch(held, (ceil_div(R, rows),), tensors, (R,), num_warps=warps, V=V, BLOCK=block, ROWS=rows)
+    chosen = _held_settings(*asked)
+    launch(held, (ceil_div(R, chosen["ROWS"]),), tensors, (R,), V=V, **chosen)
 
 
 def _forward_fake(x: torch.Tensor) -> torch.Tensor:

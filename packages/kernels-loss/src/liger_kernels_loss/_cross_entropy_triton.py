@@ -11,7 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import ceil_div, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import settings
 from liger_kernels_loss._loss import Loss, divide, divisor
 from liger_kernels_loss._rows_triton import (
     LN2,
@@ -106,6 +107,13 @@ def _launch_forward(
     return rows, top, total
 
 
+@settings(BLOCK=(1024, 2048, 4096, 8192, 16384), num_warps=(1, 2, 4, 8, 16))
+def _backward_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_backward``: 16 bytes a load and 4 loads a thread in 16 bit."""
+    block = min(next_power_of_2(V), 8192)
+    return {"BLOCK": block, "num_warps": min(8, max(1, block // 512))}
+
+
 def _backward_fake(
     dy: torch.Tensor,
     logits: torch.Tensor,
@@ -140,11 +148,10 @@ def _launch_backward(
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)
     dlogits = torch.empty_like(logits)
     R, V = logits.shape
-    block = min(next_power_of_2(V), 8192)  # 16 bytes a load and 4 loads a thread in 16 bit
+    chosen = _backward_settings(V, logits.element_size(), gpu(logits.device))
     tensors = (dy, logits, target, class_weight, class_total(class_weight, loss), top, total, dlogits)
     scalars = (dy.stride(0) if dy.dim() else 0, *numbers(loss))
-    constants: dict[str, Any] = {"V": V, "BLOCK": block, **flags(loss)}
-    launch(_backward, (R, ceil_div(V, block)), tensors, scalars, num_warps=min(8, max(1, block // 512)), **constants)
+    launch(_backward, (R, ceil_div(V, chosen["BLOCK"])), tensors, scalars, V=V, **chosen, **flags(loss))
     return dlogits
 
 

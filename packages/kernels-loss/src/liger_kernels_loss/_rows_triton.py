@@ -13,7 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import launch, next_power_of_2, processors
+from liger.launch import GPU, gpu, launch, next_power_of_2
+from liger.settings import settings
 from liger_kernels_loss._loss import Loss
 from liger_kernels_loss._transforms_triton import LOG2E, transform, transform_slope
 
@@ -231,6 +232,19 @@ def class_total(class_weight: torch.Tensor | None, loss: Loss) -> torch.Tensor |
     return None if class_weight is None or not loss.label_smoothing else class_weight.sum().reshape(1)
 
 
+@settings(BLOCK=(1024, 2048, 4096, 8192, 16384, 32768), num_warps=(4, 8, 16, 32))
+def _losses_settings(V: int, itemsize: int, gradient: bool, device: GPU) -> dict[str, int]:
+    """Constants of ``_losses``.
+
+    One program of 32 warps fills a multiprocessor's registers and 32768 columns a step keep it loading: 1.43x a copy's
+    time at V=128256 on an H200, with half of both 1.55x. Half of both on AMD, where a warp is 64 lanes. With odd V each
+    value is loaded and masked alone: only an eighth of the columns spills with no option.
+    """
+    most = 16 if device.name.startswith("gfx") else 32
+    block = min(next_power_of_2(V), 1024 * most // (8 if V % 2 else 1))
+    return {"BLOCK": block, "num_warps": min(most, max(4, next_power_of_2(V) // 1024))}
+
+
 def launch_losses(
     logits: torch.Tensor,
     target: torch.Tensor,
@@ -243,24 +257,17 @@ def launch_losses(
 ) -> None:
     """logits (R, V), target (R,) int64, rows (R,) fp32: write the losses; with ``gradient`` logits become dlogits."""
     R, V = logits.shape
-    # One program of 32 warps fills a multiprocessor's registers and 32768 columns a step keep it loading: 1.43x a
-    # copy's time at V=128256 on an H200, with half of both 1.55x. Half of both on AMD, where a warp is 64 lanes.
-    most = 16 if torch.version.hip else 32
-    warps = min(most, max(4, next_power_of_2(V) // 1024))
-    # With odd V each value is loaded and masked alone: only an eighth of the columns spills with no option.
-    odd = V % 2 == 1
-    block = min(next_power_of_2(V), 1024 * most // (8 if odd else 1))
+    device = gpu(logits.device)
     # Rows wider than this leave the cache before the second pass unless few are alive at a time (1.2x at V=262144).
     # With odd V the loop over rows would spill.
-    persistent = gradient and V > 196608 and not odd and processors(logits.device) < R
+    persistent = gradient and V > 196608 and V % 2 == 0 and device.processors < R
     launch(
         _losses,
-        (processors(logits.device) if persistent else R,),
+        (device.processors if persistent else R,),
         (logits, target, class_weight, class_total(class_weight, loss), upstream, rows, *statistics),
         (R, 0 if upstream is None else upstream.stride(0), *numbers(loss)),
-        num_warps=warps,
         V=V,
-        BLOCK=block,
+        **_losses_settings(V, logits.element_size(), gradient, device),
         **flags(loss),
         GRADIENT=gradient,
         PERSISTENT=persistent,

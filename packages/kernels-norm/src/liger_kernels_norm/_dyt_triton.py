@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from liger._partials_triton import add_partials
-from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
+from liger.launch import GPU, as_rows, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import settings
 
 TILE, COLS = 2048, 512  # elements of a tile, and at most that many columns: 1 KB of a row in bf16
 
@@ -101,11 +102,26 @@ def _backward(
         tl.store(db_ptr + at, tl.sum(db, axis=0), mask=cols < H)
 
 
-# -- Launches ----------------------------------------------------------------------------------------------------------
-def _tile(H: int) -> tuple[int, int]:
-    """COLS and ROWS."""
+# -- How much a program does -------------------------------------------------------------------------------------------
+@settings(COLS=(128, 256, 512, 1024, 2048), ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8))
+def _forward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_forward``; 4 warps: 16 values a thread, two 16-byte loads in bf16."""
     cols = min(COLS, next_power_of_2(H))
-    return cols, TILE // cols
+    return {"COLS": cols, "ROWS": TILE // cols, "num_warps": 4}
+
+
+@settings(COLS=(128, 256, 512, 1024), ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8), STAGES=(1, 2, 3), PROGRAMS=(2, 4, 6, 8))
+def _backward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_backward``, and ``PROGRAMS`` per multiprocessor.
+
+    4 programs, each with the loads of a next tile on the way: 64 KB of them. 8 warps: 8 values a thread of each tensor
+    and each sum.
+    """
+    cols = min(COLS, next_power_of_2(H))
+    return {"COLS": cols, "ROWS": TILE // cols, "num_warps": 8, "STAGES": 2, "PROGRAMS": 4}
+
+
+# -- Launches ----------------------------------------------------------------------------------------------------------
 
 
 def _forward_fake(
@@ -121,10 +137,9 @@ def _launch_forward(
     """x (R, H) contiguous -> y (R, H)."""
     y = torch.empty_like(x)
     R, H = x.shape
-    cols, rows = _tile(H)
-    grid = (ceil_div(R, rows) * ceil_div(H, cols),)
-    # 4 warps: 16 values a thread, two 16-byte loads in bf16
-    launch(_forward, grid, (x, alpha, weight, bias, y), (R,), num_warps=4, H=H, COLS=cols, ROWS=rows)
+    chosen = _forward_settings(H, x.element_size(), gpu(x.device))
+    grid = (ceil_div(R, chosen["ROWS"]) * ceil_div(H, chosen["COLS"]),)
+    launch(_forward, grid, (x, alpha, weight, bias, y), (R,), H=H, **chosen)
     return y
 
 
@@ -154,15 +169,14 @@ def _launch_backward(
     """dy, x (R, H) contiguous -> the four gradients; an empty tensor for what is not needed."""
     R, H = x.shape
     made = _backward_fake(dy, x, alpha, weight, bias, needs)
-    cols, rows = _tile(H)
-    across = ceil_div(H, cols)
-    # 4 programs per multiprocessor, each with the loads of a next tile on the way: 64 KB of them
-    splits = min(ceil_div(R, rows), ceil_div(4 * processors(x.device), across))
+    device = gpu(x.device)
+    chosen = _backward_settings(H, x.element_size(), device).copy()
+    across = ceil_div(H, chosen["COLS"])
+    splits = min(ceil_div(R, chosen["ROWS"]), ceil_div(chosen.pop("PROGRAMS") * device.processors, across))
     shapes = ((splits * across, 1), (splits, H), (splits, H))
     parts = [x.new_empty(s, dtype=torch.float32) if need else None for s, need in zip(shapes, needs[1:], strict=True)]
     tensors = (dy, x, alpha, weight, made[0] if needs[0] else None, *parts)
-    # 8 warps: 8 values a thread of each tensor and each sum
-    launch(_backward, (splits * across,), tensors, (R,), num_warps=8, H=H, COLS=cols, ROWS=rows, STAGES=2)
+    launch(_backward, (splits * across,), tensors, (R,), H=H, **chosen)
     for part, out in zip(parts, made[1:], strict=True):
         if part is not None:
             add_partials(part, out)

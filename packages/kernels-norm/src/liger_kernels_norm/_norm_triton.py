@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from liger._partials_triton import add_partials
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import settings
 from liger_kernels_norm._rows_triton import _backward, _forward
 from liger_kernels_norm._wide_triton import _backward_dw_wide, _backward_dx_wide, _forward_wide
 
@@ -21,8 +21,8 @@ FORWARD_LIMIT = 32768  # columns of a row that one program can hold
 
 
 # -- How much a program does -------------------------------------------------------------------------------------------
-@functools.cache
-def _forward_settings(H: int) -> dict[str, int]:
+@settings(ROWS=(1, 2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32))
+def _forward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_forward``: a row, or 2048 elements of narrow ones.
 
     16 values a thread; 64 from 4097 columns on, for one reduction over few warps costs less than the loads it delays.
@@ -33,9 +33,9 @@ def _forward_settings(H: int) -> dict[str, int]:
     return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // (32 * values)))}
 
 
-@functools.cache
-def _backward_settings(H: int, itemsize: int, center: bool, device: GPU) -> tuple[dict[str, int], int]:
-    """Constants of ``_backward``, and programs per multiprocessor.
+@settings(ROWS=(1, 2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32), STAGES=(1, 2, 3, 4), PROGRAMS=(1, 2, 3, 4, 6, 8))
+def _backward_settings(H: int, itemsize: int, center: bool, device: GPU) -> dict[str, int]:
+    """Constants of ``_backward``, and ``PROGRAMS`` per multiprocessor.
 
     dy and x of the next ``STAGES - 1`` tiles are on their way through shared memory, 48 to 64 KB of them on each
     multiprocessor: that keeps the bus busy. Where they do not fit, more programs hide the loads instead.
@@ -46,12 +46,12 @@ def _backward_settings(H: int, itemsize: int, center: bool, device: GPU) -> tupl
     constants = {"BLOCK": block, "ROWS": rows, "num_warps": 4 if tile <= 2048 else 8}
     if H > 8192:  # beside the sums a thread of 32 warps has registers for rows alone; a warp of AMD has 64 lanes
         most = 16 if center or device.name.startswith("gfx") else 32
-        return {**constants, "STAGES": 1, "num_warps": most}, 1
+        return {**constants, "STAGES": 1, "num_warps": most, "PROGRAMS": 1}
     per_processor = 2 if tile <= 2048 else 1
     ahead = min(3, 65536 // (2 * itemsize * H * rows * per_processor))
     while ahead and 2 * itemsize * tile * per_processor * ahead > device.shared:
         ahead -= 1
-    return {**constants, "STAGES": 1 + ahead}, per_processor if ahead else 4
+    return {**constants, "STAGES": 1 + ahead, "PROGRAMS": per_processor if ahead else 4}
 
 
 def _backward_limit(x: torch.Tensor, bias: torch.Tensor | None) -> int:
@@ -107,9 +107,9 @@ def _launch_forward(
     if H > FORWARD_LIMIT:
         launch(_forward_wide, (rows,), tensors, (eps, offset), num_warps=8, **constants, BLOCK=4096)
         return y, s, mean, rstd
-    settings = _forward_settings(H)
+    chosen = _forward_settings(H, x.element_size(), gpu(x.device))
     R = rows // N
-    launch(_forward, (ceil_div(R, settings["ROWS"]), N), tensors, (R, eps, offset), **constants, **settings)
+    launch(_forward, (ceil_div(R, chosen["ROWS"]), N), tensors, (R, eps, offset), **constants, **chosen)
     return y, s, mean, rstd
 
 
@@ -161,12 +161,13 @@ def _launch_backward(
     N = 1 if weight is None else weight.numel() // H
     R = rstd.numel() // N
     constants = {"H": H, "N": N, "CAST": CAST_MODE[cast]}
-    wide = H > _backward_limit(x, bias)
+    wide = _backward_limit(x, bias) < H
     if wide:
         programs = min(ceil_div(R, 8), 16)
     else:
-        settings, per_processor = _backward_settings(H, x.element_size(), mean is not None, gpu(x.device))
-        programs = min(ceil_div(R, settings["ROWS"]), ceil_div(per_processor * gpu(x.device).processors, N))
+        device = gpu(x.device)
+        chosen = _backward_settings(H, x.element_size(), mean is not None, device).copy()
+        programs = min(ceil_div(R, chosen["ROWS"]), ceil_div(chosen.pop("PROGRAMS") * device.processors, N))
     sums = [t for t in (dw, db) if t is not None]
     parts = x.new_empty((len(sums), programs, N * H), dtype=torch.float32) if sums else None
     dw_parts = None if dw is None else parts
@@ -185,7 +186,7 @@ def _launch_backward(
         # a row of one column, or of equal ones, has g - mean(g) = 0: not what an fma leaves of the product's rounding
         fuse = mean is None
         numbers = (R, offset)
-        launch(_backward, (programs, N), tensors, numbers, fuse_multiply_add=fuse, **constants, TERMS=terms, **settings)
+        launch(_backward, (programs, N), tensors, numbers, fuse_multiply_add=fuse, **constants, TERMS=terms, **chosen)
     if parts is not None:
         add_partials(parts, *sums)
     return dx, dw, db

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from liger._partials_triton import add_partials
-from liger.launch import ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
+from liger.launch import ceil_div, gpu, launch, next_power_of_2, private_op, processors, refuse_second_derivative
 from liger_kernels_rope._norm_turn_triton import qk_norm_rope_backward, qk_norm_rope_forward
-from liger_kernels_rope._turn_triton import Tile, axes_of, dense_last, strides, tile
+from liger_kernels_rope._turn_triton import ELEMENTS, PER_THREAD, axes_of, dense_last, strides, tile
 
+FORWARD = ELEMENTS, ELEMENTS, PER_THREAD  # limits of ``tile``
 BACKWARD_ELEMENTS = 5120  # of q and k in one program: of each it holds x, dy and a sum for the weight's gradient
 BACKWARD_FILL = 2560  # with more tokens than one; beyond it float32 spills with heads of 256 columns
 BACKWARD_PER_THREAD = 8  # 4 warps with 18 elements a thread spill on sm100
@@ -25,20 +26,26 @@ PROGRAMS = 2  # of the backward for each multiprocessor: as many as its register
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
 def _constants(
-    q: torch.Tensor, cos: torch.Tensor, counts: Sequence[int], heads: int, steps: Sequence[int], cast: str, *limits: int
-) -> tuple[Tile, tuple[int, int], dict[str, Any]]:
-    """The tile, R and T, and the constants of either kernel; ``limits`` are those of ``tile``."""
+    q: torch.Tensor,
+    cos: torch.Tensor,
+    counts: Sequence[int],
+    heads: int,
+    steps: Sequence[int],
+    cast: str,
+    limits: tuple[int, int, int],
+) -> tuple[int, tuple[int, int], dict[str, Any]]:
+    """Blocks of heads, R and T, and the constants of either kernel; ``limits`` are those of ``tile``."""
     batch, _, time = axes_of(q, heads)
     D, half = q.shape[-1], cos.shape[-1] // 2
     block, rest = next_power_of_2(half), next_power_of_2(D - 2 * half) if 2 * half < D else 0
-    chosen = tile(*counts, next_power_of_2(2 * block + rest), *limits)
+    chosen = tile(counts[0], counts[1], next_power_of_2(2 * block + rest), *limits, gpu(q.device)).copy()
+    blocks = chosen.pop("BLOCKS")
     consts = {
         "NQ": counts[0], "NK": counts[1], "D": D, "HALF": half, "UNIT": math.gcd(16, *steps), "BLOCK": block,
-        "REST": rest, "TOKENS": chosen.tokens, "QHEADS": chosen.q_heads, "KHEADS": chosen.k_heads,
-        "LLAMA": cast == "llama",
+        "REST": rest, "LLAMA": cast == "llama", **chosen,
     }  # fmt: skip
     T = q.shape[time]
-    return chosen, (T if batch is None else T * q.shape[batch], T), consts
+    return blocks, (T if batch is None else T * q.shape[batch], T), consts
 
 
 def _steps(cos: torch.Tensor, sin: torch.Tensor, heads: int, *tensors: torch.Tensor | None) -> list[int]:
@@ -89,11 +96,11 @@ def _launch_forward(
     q, k, cos, sin = dense_last(q), dense_last(k), dense_last(cos), dense_last(sin)
     steps = _steps(cos, sin, heads, q, yq, k, yk)
     counts = q.shape[heads], k.shape[heads]
-    chosen, rows, consts = _constants(q, cos, counts, heads, steps, cast)
+    blocks, rows, consts = _constants(q, cos, counts, heads, steps, cast, FORWARD)
     numbers = (*rows, eps, offset, *(s // consts["UNIT"] for s in steps))
-    grid = (ceil_div(rows[0], chosen.tokens), chosen.blocks)
+    grid = (ceil_div(rows[0], consts["TOKENS"]), blocks)
     tensors = (q, k, q_weight.contiguous(), k_weight.contiguous(), cos, sin, yq, yk)
-    launch(qk_norm_rope_forward, grid, tensors, numbers, num_warps=chosen.warps, fuse_multiply_add=False, **consts)
+    launch(qk_norm_rope_forward, grid, tensors, numbers, fuse_multiply_add=False, **consts)
     return yq, yk
 
 
@@ -142,13 +149,13 @@ def _launch_backward(
     cos, sin = dense_last(cos), dense_last(sin)
     steps = _steps(cos, sin, heads, qs, dyq, ks, dyk, dq, dk)
     counts = [0 if dy is None else dy.shape[heads] for dy in (dyq, dyk)]
-    chosen, rows, consts = _constants(qs, cos, counts, heads, steps, cast, *BACKWARD)
-    programs = min(ceil_div(rows[0], chosen.tokens), max(1, PROGRAMS * processors(q.device) // chosen.blocks))
-    size = (programs * chosen.blocks, q.shape[-1])
+    blocks, rows, consts = _constants(qs, cos, counts, heads, steps, cast, BACKWARD)
+    programs = min(ceil_div(rows[0], consts["TOKENS"]), max(1, PROGRAMS * processors(q.device) // blocks))
+    size = (programs * blocks, q.shape[-1])
     parts = [q.new_empty(size, dtype=torch.float32) if need else None for need in needs[2:]]
     tensors = (qs, ks, q_weight.contiguous(), k_weight.contiguous(), cos, sin, dyq, dyk, dq, dk, *parts)
     numbers = (*rows, eps, offset, *(s // consts["UNIT"] for s in steps))
-    launch(qk_norm_rope_backward, (programs, chosen.blocks), tensors, numbers, num_warps=chosen.warps, **consts)
+    launch(qk_norm_rope_backward, (programs, blocks), tensors, numbers, **consts)
     sums = [None if p is None else torch.empty_like(w) for p, w in zip(parts, (q_weight, k_weight), strict=True)]
     for part, total in zip(parts, sums, strict=True):
         if part is not None and total is not None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import ceil_div, launch, next_power_of_2
+from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2
+from liger.settings import cached, settings
 
 ELEMENTS = 8192  # of q and k in one program: 16 KB in flight in bf16, and half of it still hides the latency
 PER_THREAD = 32  # elements: beside them a thread holds four times 8 angles in fp32
@@ -214,21 +214,12 @@ def axes_of(x: torch.Tensor, heads: int) -> tuple[int | None, int, int]:
     return (0, heads, 3 - heads) if x.dim() == 4 else (None, heads, 1 - heads)
 
 
-class Tile(NamedTuple):
-    """What one program takes: tokens, heads of q and of k; how many blocks of heads there are; its warps."""
+@settings(TOKENS=(1, 2, 4, 8, 16), num_warps=(2, 4, 8, 16))
+def tile(NQ: int, NK: int, width: int, elements: int, fill: int, per_thread: int, device: GPU) -> dict[str, int]:
+    """What one program takes, TOKENS and heads of q and of k, and its warps; BLOCKS of heads there are.
 
-    tokens: int
-    q_heads: int
-    k_heads: int
-    blocks: int
-    warps: int
-
-
-@functools.cache
-def tile(
-    NQ: int, NK: int, width: int, elements: int = ELEMENTS, fill: int = ELEMENTS, per_thread: int = PER_THREAD
-) -> Tile:
-    """All heads of a token up to ``elements``, of more tokens up to ``fill``; a head's ``width`` is a power of two."""
+    All heads of a token up to ``elements``, of more tokens up to ``fill``; a head's ``width`` is a power of two.
+    """
     most = max(2, elements // width)
     blocks = 1
     while True:
@@ -238,7 +229,7 @@ def tile(
         blocks *= 2
     tokens = min(16, _power_of_2_below(fill // (width * (q + k))))
     warps = _power_of_2_below(tokens * (q + k) * width // (32 * per_thread))
-    return Tile(tokens, q, k, blocks, min(8, max(4, warps)))
+    return {"TOKENS": tokens, "QHEADS": q, "KHEADS": k, "BLOCKS": blocks, "num_warps": min(8, max(4, warps))}
 
 
 def _power_of_2_below(n: int) -> int:
@@ -277,28 +268,28 @@ def launch_turn(
             steps += strides(x, axes)
     unit = math.gcd(16, *steps)
     counts = [0 if x is None else x.shape[form.heads] for x, _ in pairs]
-    chosen, consts = _constants(*counts, D, half, unit, step, form, backward)
-    grid = (ceil_div(rows, chosen.tokens), chosen.blocks if any(counts) else 0)
+    blocks, consts = _constants(counts[0], counts[1], D, half, unit, step, form, backward, gpu(cos.device))
+    grid = (ceil_div(rows, consts["TOKENS"]), blocks if any(counts) else 0)
     numbers = (rows, T, *(s // unit for s in steps))
     tensors = (cos, sin, *pairs[0], *pairs[1])
-    launch(_rope, grid, tensors, numbers, num_warps=chosen.warps, fuse_multiply_add=False, **consts)
+    launch(_rope, grid, tensors, numbers, fuse_multiply_add=False, **consts)
 
 
-@functools.cache  # a step meets few of them, and the dictionary takes as long as the launch
+@cached  # a step meets few of them, and the dictionary takes as long as the launch
 def _constants(
-    NQ: int, NK: int, D: int, half: int, unit: int, step: int, form: Form, backward: bool
-) -> tuple[Tile, dict[str, Any]]:
-    chosen = tile(NQ, NK, 2 * next_power_of_2(half))
+    NQ: int, NK: int, D: int, half: int, unit: int, step: int, form: Form, backward: bool, device: GPU
+) -> tuple[int, dict[str, Any]]:
+    """Blocks of heads, and the constants."""
+    chosen = tile(NQ, NK, 2 * next_power_of_2(half), ELEMENTS, ELEMENTS, PER_THREAD, device).copy()
     first, second = _bounds(form)
     inside = form.layout != "half", form.layout == "interleaved"  # pairs lie side by side before, after the rotation
-    return chosen, {
+    return chosen.pop("BLOCKS"), {
         "NQ": NQ, "NK": NK, "D": D, "HALF": half, "UNIT": unit, "BLOCK": next_power_of_2(half),
         "REST": next_power_of_2(D - 2 * half) if 2 * half < D else 0,
-        "TOKENS": chosen.tokens, "QHEADS": chosen.q_heads, "KHEADS": chosen.k_heads,
         "X_PAIRS": inside[backward], "Y_PAIRS": inside[not backward],
         "PER_PAIR": form.tables == "pair", "TABLE_PAIRS": form.layout == "interleaved", "STEP": step,
         "AXES": 0 if not form.sections else 2 if form.alternate else 1, "FIRST": first, "SECOND": second,
-        "CAST": CAST[form.cast], "BACKWARD": backward,
+        "CAST": CAST[form.cast], "BACKWARD": backward, **chosen,
     }  # fmt: skip
 
 

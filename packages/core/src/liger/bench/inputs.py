@@ -45,12 +45,14 @@ class Inputs:
         return [t for t in self.tensors if t is not None and t.requires_grad]
 
 
-def make(op: Op, sizes: Mapping[str, int], device: str, variant: str = "") -> Inputs:
-    """bf16 inputs of ``op``; random numbers come from the device, which takes seconds less than the CPU."""
+def make(
+    op: Op, sizes: Mapping[str, int], device: str, variant: str = "", dtype: torch.dtype = torch.bfloat16
+) -> Inputs:
+    """Inputs of ``op``; random numbers come from the device, which takes seconds less than the CPU."""
     generator = None
     if device != "meta":
         generator = torch.Generator(device).manual_seed(zlib.crc32(repr((op.name, dict(sizes))).encode()))
-    return Inputs(*make_inputs(op, device, torch.bfloat16, generator, sizes, variant))
+    return Inputs(*make_inputs(op, device, dtype, generator, sizes, variant))
 
 
 def ring(inputs: Inputs, own: bool) -> list[Inputs]:

@@ -1,7 +1,8 @@
 """The pytest plugin of ``liger-core``; active only in packages whose pyproject says ``[tool.liger] test = true``.
 
 There it adds the fixtures of ``liger.testing.fixtures``, skips what is marked ``gpu`` or ``triton`` where there is
-none, and without a GPU starts Triton's interpreter, which has to be on before triton is first imported.
+none, and without a GPU starts Triton's interpreter, which has to be on before triton is first imported. The user's
+table of launch settings is left out, unless ``LIGER_LAUNCH_TABLE`` names one: tests are of what everybody gets.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[ACTIVE] = any(asks_for_liger(start) for start in starts)
     if not config.stash[ACTIVE]:
         return
+    os.environ.setdefault("LIGER_LAUNCH_TABLE", "")
     _prepare_interpreter()
     from liger.testing import fixtures
 
