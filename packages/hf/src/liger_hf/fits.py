@@ -225,6 +225,24 @@ def rope(
     )
 
 
+def rope_complex(*, function: str = "apply_rotary_emb", unsqueeze_dim: int = 2) -> Fit:
+    """The rotary embedding by complex numbers inside an attention module, compared in the same way.
+
+    Args:
+        function: as in ``rope``.
+        unsqueeze_dim: where upstream's q and k have their heads: 2 for llama4, 1 for deepseek_v2.
+    """
+    return Fit(
+        id="rope_complex",
+        op="rope_complex",
+        adapter="liger_hf.rope:rope_complex",
+        options={"function": function, "unsqueeze_dim": unsqueeze_dim},
+        sets=("unsqueeze_dim",),
+        match="liger_hf.rope:match_complex",
+        probe="liger_hf.rope:probe_complex",
+    )
+
+
 def causal_lm_head(*, softcap: str | None = None) -> Fit:
     """Head and loss of a causal LM as one op, without the full logits.
 
