@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import os
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from transformers.activations import ACT2FN
 import liger
 from liger.declare import Fit, ModelPatch, load
 from liger.registry import registry
+from liger.swap import is_swapped
 from liger.testing import count_ops
 from liger_hf import fits
 from liger_hf.mlps import match_gated_mlp
@@ -126,10 +128,26 @@ def test_patched_models_have_upstreams_bits(model_type: str, dtype: torch.dtype)
         assert f.dtype == e.dtype and torch.equal(f, e)
 
 
+INTERPRETED = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1")
+
+
+@pytest.mark.parametrize("kernel", ["reference", pytest.param("triton", marks=INTERPRETED)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_each_module_passes_its_probe(model_type: str, dtype: torch.dtype) -> None:
-    report = liger.plan(build(model_type, dtype), prefer="reference", verify=True, strict=True)
-    assert all("verified with" in row.reason for row in report.applied)
+def test_each_module_passes_its_probe(model_type: str, dtype: torch.dtype, kernel: str) -> None:
+    report = liger.plan(build(model_type, dtype), prefer=kernel, verify=True, strict=True)
+    assert all(f"/{kernel} on cpu" in row.reason for row in report.applied)
+
+
+def test_each_module_compiles_as_one_graph(model_type: str) -> None:
+    model = build(model_type, torch.float32)
+    liger.autopatch(model, prefer="reference", strict=True)
+    patched = {type(m).__name__: m for m in model.modules() if is_swapped(type(m))}
+    for module in patched.values():
+        torch._dynamo.reset()
+        fit = next(f for key, f in MODELS[model_type][2].items() if key.endswith(type(module).__name__))
+        probe = load(fit.probe)(module, torch.Generator().manual_seed(0))
+        compiled = torch.compile(lambda *x, m=module, run=probe.run: run(m, *x), backend="eager", fullgraph=True)
+        assert torch.equal(compiled(*probe.inputs), probe.run(module, *probe.inputs))
 
 
 def replace(fit: Fit, **options: Any) -> Fit:
