@@ -203,6 +203,35 @@ def test_experts_whose_forward_does_not_call_the_method() -> None:
     assert torch.equal(patched(experts, x), experts._apply_gate(x))
 
 
+WIDE = fits.rms_norm(cast="fp32-weight", eps="eps")
+KIMI_NORM = replace(QWEN_NORM, cast="fp32-weight", activation="sigmoid")
+OTHERS = {  # class: model, arguments, fit, whether upstream computes it
+    "Gemma3nRMSNorm": ("gemma3n", (8,), WIDE, True),
+    "Gemma4RMSNorm": ("gemma4", (8, 1e-6, False), WIDE, True),  # without a weight
+    "Llama4TextL2Norm": ("llama4", (), WIDE, True),
+    "Llama4TextRMSNorm": ("llama4", (8,), fits.rms_norm(cast="llama", eps="eps"), True),
+    "DeepseekV4UnweightedRMSNorm": ("deepseek_v4", (), WIDE, False),  # it rounds 1 / rms
+    "FalconMambaWeightlessRMSNorm": ("falcon_mamba", (8,), WIDE, False),  # it has a weight and ignores it
+    "T5LayerNorm": ("t5", (8,), fits.rms_norm(cast="llama"), False),  # it does not round 16-bit rows for fp32 weights
+    "Zamba2RMSNormGated": ("zamba2", (8, 4), MAMBA_NORM, True),
+    "NemotronHRMSNormGated": ("nemotron_h", (8, 4), MAMBA_NORM, True),
+    "FalconH1RMSNormGated": (
+        "falcon_h1", (8, 1e-6, 2, False), replace(MAMBA_NORM, cast="fp32-weight", groups="n_groups", group_size=None),
+        True,
+    ),
+    "KimiLinearRMSNormGated": ("kimi_linear", (8,), KIMI_NORM, True),
+    "OlmoHybridRMSNormGated": ("olmo_hybrid", (8,), QWEN_NORM, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cls", OTHERS)
+def test_norms_of_other_families(cls: str) -> None:
+    model, arguments, fit, fits_it = OTHERS[cls]
+    module = getattr(importlib.import_module(f"transformers.models.{model}.modeling_{model}"), cls)(*arguments)
+    found = load(fit.match)(module, fit.options)
+    assert found is None if fits_it else f"its forward does not compute {fit.op}" in found
+
+
 def test_layer_norm_over_two_dimensions_is_refused() -> None:
     fit = fits.layer_norm()
     norm = torch.nn.LayerNorm((3, 4))
