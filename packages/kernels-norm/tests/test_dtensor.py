@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 from torch.testing import assert_close
 
 import liger
@@ -73,6 +74,7 @@ def two_processes(rank: int, rendezvous: str) -> None:
                 for found, wanted in zip(run(op, given, place), expected, strict=True):
                     assert_close(found, wanted, msg=lambda m, at=(name, case, kind): f"{at}: {m}")
     fsdp(init_device_mesh("cpu", (2,)), rank)
+    sequence_parallel(init_device_mesh("cpu", (2,)), rank)
     torch.distributed.destroy_process_group()
 
 
@@ -84,6 +86,19 @@ def fsdp(mesh: DeviceMesh, rank: int) -> None:
     norm(x).square().sum().backward()
     sharded(x[2 * rank : 2 * rank + 2]).square().sum().backward()
     assert_close(2 * whole(sharded.weight.grad), norm.weight.grad)  # FSDP takes the mean over processes
+
+
+def sequence_parallel(mesh: DeviceMesh, rank: int) -> None:
+    """A module of ours under torch's plan for norms: parameters become replicated DTensors, tokens are shared out."""
+    norm, shared = liger.nn.LayerNorm(H), liger.nn.LayerNorm(H)
+    parallelize_module(shared, mesh, SequenceParallel(use_local_output=True))
+    x = torch.randn(2, 6, H, generator=torch.Generator().manual_seed(2))
+    norm(x).square().sum().backward()
+    y = shared(x[:, 3 * rank : 3 * rank + 3])
+    assert y.shape == (2, 3, H)
+    y.square().sum().backward()
+    for found, wanted in zip(shared.parameters(), norm.parameters(), strict=True):
+        assert_close(whole(found.grad), wanted.grad)
 
 
 def test_two_processes(tmp_path: Path) -> None:
