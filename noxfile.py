@@ -13,6 +13,7 @@ import atexit
 import functools
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -55,6 +56,8 @@ ENV = {
     "PYTHONDONTWRITEBYTECODE": None,  # uv installs no .pyc; without this each `import torch` compiles it again
     "TRITON_DEFAULT_FP_FUSION": "1",  # triton is changing its default; numbers must not change with it
 }
+PLAIN = not sys.argv[1:]  # `nox` and no more: a part of the kernels' checks, the next part at the next commit
+PARTS = 3
 TRITON = sys.platform == "linux"  # nowhere else are there wheels of it; the packages declare it with the same condition
 NO_TRITON = f"there is no triton for {sys.platform}"
 # Read by triton when it is first imported, so it has to be there before Python starts.
@@ -115,9 +118,16 @@ def kernel_tests() -> list[str]:
     return [str(package.tests) for package in PACKAGES.values() if package.tests and "kernels-" in package.label]
 
 
+def part() -> str:
+    """Which part of the kernels' checks a plain `nox` runs, from the number of commits; "0/1", all, where git is mute."""
+    found = subprocess.run(("git", "rev-list", "--count", "HEAD"), cwd=ROOT, capture_output=True, text=True, check=False)
+    return f"{int(found.stdout) % PARTS}/{PARTS}" if found.returncode == 0 else "0/1"
+
+
 def pytest(session: nox.Session, *arguments: str) -> None:
     """Run pytest, with triton's interpreter on where there is triton; the session's own arguments come last and win."""
-    session.run("python", "-m", "pytest", *arguments, *session.posargs, env=INTERPRET)
+    env = {**INTERPRET, "LIGER_TEST_PART": part()} if PLAIN else INTERPRET
+    session.run("python", "-m", "pytest", *arguments, *session.posargs, env=env)
 
 
 @nox.session(tags=["ci", "full"])
@@ -177,11 +187,15 @@ def tests(session: nox.Session, package: Package) -> None:
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])
 def compile_gate(session: nox.Session) -> None:
-    """Every launch at the sizes of real models compiles for sm80, sm90, sm100 and gfx942 and spills no registers."""
+    """Every launch at the sizes of real models compiles for sm80, sm90, sm100 and gfx942 and spills no registers.
+
+    A plain `nox` takes one GPU of each maker.
+    """
     if not TRITON:
         session.skip(NO_TRITON)
     install_everything(session)
-    session.run("python", "tools/compile_gate.py", *session.posargs, env={**ENV, "TRITON_INTERPRET": None})
+    targets = ("--targets", "sm90", "gfx942") if PLAIN else ()
+    session.run("python", "tools/compile_gate.py", *targets, *session.posargs, env={**ENV, "TRITON_INTERPRET": None})
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])

@@ -191,8 +191,9 @@ def test_option_without_a_value_is_refused(name):
     "words, launches, status",
     [
         ([], [launch()], 1),
-        (["--targets", "sm90"], [launch()], 0),
-        (["--targets", "sm90"], [], 1),
+        (["--kernels", "silu_mul/triton", "--targets", "sm90"], [launch()], 0),
+        (["--targets", "sm90"], [launch()], 1),
+        (["--kernels", "silu_mul/triton"], [], 1),
     ],
 )
 def test_everything_in_time_and_something_at_all(words, launches, status, monkeypatch):

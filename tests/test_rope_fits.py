@@ -87,3 +87,69 @@ def test_a_function_with_other_parameters_is_refused() -> None:
     assert probe_attention(module, torch.Generator()).inputs[1].shape == (1, 5, 8)
     found = match(module, {**fits.rope().options, "function": "repeat_kv"})
     assert found == "repeat_kv takes (hidden_states, n_rep), expected (q, k, cos, sin, unsqueeze_dim)"
+
+
+VISION = fits.rope(cast="fp32", function="apply_rotary_pos_emb_vision")
+TOWER = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 4}
+FURTHER = {  # class: model, config class, changes of the config, fit, a fit that is refused and why
+    "Llama4TextAttention": (
+        "llama4", "Llama4TextConfig", {}, fits.rope_complex(),
+        fits.rope_complex(unsqueeze_dim=1), "apply_rotary_emb failed on q, k and complex numbers: The size of",
+    ),
+    "DeepseekV2Attention": (
+        "deepseek_v2", "DeepseekV2Config", MLA, fits.rope_complex(unsqueeze_dim=1),
+        fits.rope(function="apply_rotary_emb"), "apply_rotary_emb takes (xq, xk, freqs_cis)",
+    ),
+    "VisionAttention": (
+        "qwen2_vl", "Qwen2VLVisionConfig", TOWER, VISION,
+        fits.rope(function="apply_rotary_pos_emb_vision"), "does not rotate as layout='half', tables='column'",
+    ),
+    "Qwen3VLVisionAttention": (
+        "qwen3_vl", "Qwen3VLVisionConfig", TOWER, VISION,
+        fits.rope_complex(function="apply_rotary_pos_emb_vision"), "apply_rotary_pos_emb_vision failed on q, k and",
+    ),
+    "Qwen2VLAttention": (  # its tables are chosen by the rotary module, so the attention has plain ones
+        "qwen2_vl", "Qwen2VLTextConfig", {}, fits.rope(),
+        fits.rope(function="rotate"), "transformers.models.qwen2_vl.modeling_qwen2_vl has no function 'rotate'",
+    ),
+}  # fmt: skip
+
+
+def further(name: str, dtype: torch.dtype) -> torch.nn.Module:
+    """An attention of the table."""
+    model, config, changes = FURTHER[name][:3]
+    module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    configs = importlib.import_module(f"transformers.models.{model}.configuration_{model}")
+    config = getattr(configs, config)(**(changes if "Vision" in config else SMALL | changes))
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    cls = getattr(module, name)
+    return (cls(config) if "Vision" in name else cls(config, layer_idx=0)).to(dtype)
+
+
+# torch multiplies complex numbers with other roundings where a tensor is strided, as DeepSeek's float32 slices are
+CASES = [(n, d) for n in FURTHER for d in (torch.float32, torch.bfloat16) if (n[:8], d) != ("Deepseek", torch.float32)]
+
+
+@pytest.mark.parametrize("name, dtype", CASES)
+def test_complex_numbers_and_vision_towers(name: str, dtype: torch.dtype) -> None:
+    module, fit = further(name, dtype), FURTHER[name][3]
+    assert load(fit.match)(module, fit.options) is None
+    op = load(registry().op(fit.op).public)
+    forward = load(fit.adapter)(type(module), op, **fit.options)["forward"]
+    patched = type(name, (type(module),), {"forward": forward})
+    probe = load(fit.probe)(module, torch.Generator().manual_seed(0))
+    results = []
+    for cls in (type(module), patched):
+        module.__class__ = cls
+        out = probe.run(module, *probe.inputs)
+        results.append([out, *torch.autograd.grad(out, [probe.inputs[0], *module.parameters()], torch.ones_like(out))])
+    for found, expected in zip(*results, strict=True):
+        assert found.dtype == expected.dtype and torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_another_form_of_rotation_is_refused(name: str) -> None:
+    *_, wrong, reason = FURTHER[name]
+    found = load(wrong.match)(further(name, torch.float32), wrong.options)
+    assert found is not None and reason in found

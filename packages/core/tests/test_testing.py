@@ -308,3 +308,20 @@ def test_a_part_of_the_checks() -> None:
     assert not list(failures(kernel, part="signature"))
     with pytest.raises(ValueError, match="has 'nothing' in its name"):
         next(failures(kernel, part="nothing"))
+
+
+def test_parts_of_the_checks_are_disjoint_and_together_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    from liger.testing.kernels import in_part
+
+    names = [f"op/triton check{i}" for i in range(200)]
+    assert all(map(in_part, names))
+    parts = []
+    for part in ("0/3", "1/3", "2/3"):
+        monkeypatch.setenv("LIGER_TEST_PART", part)
+        parts.append({name for name in names if in_part(name)})
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 200
+    assert min(map(len, parts)) > 40
+    for wrong in ("3/3", "1", "-1/3", "a/b"):
+        monkeypatch.setenv("LIGER_TEST_PART", wrong)
+        with pytest.raises(ValueError, match="LIGER_TEST_PART is .*, expected I/N"):
+            in_part("x")

@@ -280,7 +280,8 @@ class ModelPatch:
     Attributes:
         model_type: as in ``config.model_type``.
         module: the upstream module that defines the classes.
-        fits: upstream class name -> fit.
+        fits: upstream class name -> fit. A class that another module defines is named in full, as
+            ``"torch.nn.modules.normalization.LayerNorm"``.
         head: the fit of the causal-LM class, or None.
         mini: ``f() -> config`` of a model small enough to train in seconds on a CPU.
     """

@@ -181,15 +181,16 @@ def _is_of(module: Module, patch: ModelPatch) -> bool:
 
 def _missing(patch: ModelPatch, owner: str) -> Iterator[Row]:
     """A row for each class that the patch names and upstream's module does not have, or has no longer."""
-    upstream = sys.modules.get(patch.module)
-    for name, fit in patch.fits.items():
-        found = getattr(upstream, name, None)
+    for key, fit in patch.fits.items():
+        home, _, name = key.rpartition(".")
+        home = home or patch.module
+        found = getattr(sys.modules.get(home), name, None)
         row = Row(path="", cls=name, fit=fit.id, op=fit.op, status="refused", owner=owner)
         if found is None:
-            yield replace(row, reason=f"{patch.module} has no class {name!r}")
-        elif found.__module__ != patch.module:
-            by = f"{found.__module__}.{found.__qualname__}"
-            yield replace(row, status="skipped", reason=f"{patch.module}.{name} was replaced by {by}")
+            yield replace(row, reason=f"{home} has no class {name!r}")
+        elif found.__module__ != home:
+            by = _qualified(found)
+            yield replace(row, status="skipped", reason=f"{home}.{name} was replaced by {by}")
 
 
 def _unknown(path: str, module: Module, reg: Registry) -> Row:
@@ -215,12 +216,16 @@ def _candidates(path: str, model: Module, patch: ModelPatch, owner: str) -> Iter
     """Every module that the patch names. The head comes last, because it spans modules."""
     for name, module in model.named_modules(prefix=path):
         cls = original_class(module)
-        if cls.__module__ == patch.module and (fit := patch.fits.get(cls.__name__)):
+        if fit := patch.fits.get(cls.__name__ if cls.__module__ == patch.module else _qualified(cls)):
             yield Candidate(name, module, fit, owner, _around(name))
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()
     if patch.head and head is not None:
         names = [n for n, m in model.named_modules(prefix=path) if m is head]
         yield Candidate(path, model, patch.head, owner, (*_around(path), *names))
+
+
+def _qualified(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _around(path: str) -> tuple[str, ...]:

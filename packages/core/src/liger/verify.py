@@ -59,7 +59,8 @@ def _run(module: Any, probe: Probe, inputs: tuple[torch.Tensor, ...]) -> list[to
     """The output, the gradients of the inputs that want one, and those of the parameters in use."""
     with torch.enable_grad():
         output = probe.run(module, *inputs)
-        weights = [p for name in probe.uses or ("",) for p in module.get_submodule(name).parameters()]
+        names = ("",) if probe.uses is None else probe.uses
+        weights = [p for name in names for p in module.get_submodule(name).parameters()]
         leaves = [t for t in (*inputs, *weights) if t.requires_grad]
         grads = torch.autograd.grad(output, leaves, random_like([output])) if leaves else ()
     # a loss is fp32 also when its logits were bf16: it is compared in the dtype the module works in

@@ -5,11 +5,14 @@ The options describe what upstream does; each fit's ``match`` checks it on the m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from liger import Fit
 
 
 def rms_norm(*, cast: str, eps: str = "variance_epsilon", offset: float | None = None) -> Fit:
-    """RMSNorm over the last dimension with a weight called ``weight``.
+    """RMSNorm over the last dimension with a weight called ``weight``, or without one where the module has none.
 
     Args:
         cast: order of casts, as in ``liger.ops.rms_norm``.
@@ -17,14 +20,63 @@ def rms_norm(*, cast: str, eps: str = "variance_epsilon", offset: float | None =
         offset: added to the weight; by default 1 for "gemma" and 0 otherwise.
     """
     offset = (1.0 if cast == "gemma" else 0.0) if offset is None else offset
+    return _norm("rms_norm", {"cast": cast, "eps": eps, "offset": offset}, sets=("eps", "cast", "offset"))
+
+
+def layer_norm(*, eps: str | float = "eps") -> Fit:
+    """LayerNorm over the last dimension, ``weight`` and ``bias`` where the module has them; ``torch.nn.LayerNorm``.
+
+    Args:
+        eps: name of the module's epsilon attribute, or the number itself where upstream wrote one (olmo).
+    """
+    return _norm("layer_norm", {"eps": eps}, sets=("eps",))
+
+
+def cohere_norm(*, eps: str = "variance_epsilon") -> Fit:
+    """Cohere's norm, also with a weight for each head.
+
+    Args:
+        eps: name of the module's epsilon attribute.
+    """
+    return _norm("cohere_norm", {"eps": eps}, sets=("eps",))
+
+
+def gated_rms_norm(
+    *,
+    norm_before_gate: bool,
+    cast: str = "llama",
+    activation: str = "silu",
+    eps: str = "variance_epsilon",
+    groups: str | None = None,
+    group_size: str | None = None,
+) -> Fit:
+    """RMSNorm and a gate: ``forward(x, gate)``.
+
+    Args:
+        norm_before_gate: False where the product with the gate is normalised (mamba2 and after it).
+        cast: order of casts, as in ``liger.ops.gated_rms_norm``.
+        activation: of the gate, "silu" or "sigmoid".
+        eps: name of the module's epsilon attribute.
+        groups: name of the attribute that holds the number of groups, if there are any (falcon_h1).
+        group_size: name of the attribute that holds the columns of one (mamba2).
+    """
+    if groups is not None and group_size is not None:
+        raise ValueError(f"gated_rms_norm: groups is {groups!r} and group_size {group_size!r}, expected one of them")
+    options = {"norm_before_gate": norm_before_gate, "cast": cast, "activation": activation}
+    names = {"eps": eps, "groups": groups, "group_size": group_size}
+    sets = ("eps", "activation", "norm_before_gate", "groups", "cast")
+    return _norm("gated_rms_norm", {**options, **names}, sets=sets, probe="gated_norm")
+
+
+def _norm(op: str, options: dict[str, Any], sets: tuple[str, ...], probe: str = "norm") -> Fit:
     return Fit(
-        id="rms_norm",
-        op="rms_norm",
-        adapter="liger_hf.layers:rms_norm",
-        options={"cast": cast, "eps": eps, "offset": offset},
-        sets=("eps", "cast", "offset"),
-        match="liger_hf.layers:match_rms_norm",
-        probe="liger_hf.layers:probe_hidden",
+        id=op,
+        op=op,
+        adapter=f"liger_hf.norms:{op}",
+        options=options,
+        sets=sets,
+        match=f"liger_hf.norms:match_{op}",
+        probe=f"liger_hf.norms:probe_{probe}",
     )
 
 
@@ -34,25 +86,111 @@ GATED = {
     "gelu": ("gelu_mul", "none"),
 }
 """Activation as upstream's configs name it -> op and its ``approximate``."""
+PACKED = ("gate_up", "up_gate", "interleaved")
 
 
-def gated_mlp(*, act: str) -> Fit:
+def gated_mlp(*, act: str, multipliers: bool = False) -> Fit:
     """``down_proj(act(gate_proj(x)) * up_proj(x))``; calls the three submodules, so quantised ones work too.
 
     Args:
         act: ``"silu"``, ``"gelu_pytorch_tanh"`` or ``"gelu"``; compared with the module's ``act_fn`` bit by bit.
+        multipliers: the module has a ``gate_multiplier`` and a ``down_multiplier`` (falcon_h1).
     """
-    if act not in GATED:
-        raise ValueError(f"gated_mlp: act is {act!r}, expected one of {', '.join(GATED)}")
-    op, approximate = GATED[act]
+    op, options = _gated("gated_mlp", act)
+    adapter = "scaled_mlp" if multipliers else "gated_mlp"
+    sets = (*options, "gate_multiplier") if multipliers else tuple(options)
+    return _mlp(f"{adapter}[{act}]", op, adapter, options, sets)
+
+
+def packed_mlp(
+    *,
+    act: str,
+    layout: str = "gate_up",
+    merged: str = "gate_up_proj",
+    down: str = "down_proj",
+    act_fn: str = "activation_fn",
+) -> Fit:
+    """The same with gate and up in one projection, which is not split.
+
+    Args:
+        act: as in ``gated_mlp``.
+        layout: where gate and up are, as in ``liger.ops.silu_mul_packed``.
+        merged, down, act_fn: names of the projections and of the activation.
+    """
+    op, options = _gated("packed_mlp", act, layout)
+    names = {"merged": merged, "down": down, "act_fn": act_fn}
+    return _mlp(f"packed_mlp[{act}]", op, "packed_mlp", {**options, **names}, tuple(options))
+
+
+def mlp(*, act: str = "relu2") -> Fit:
+    """``down_proj(act(up_proj(x)))`` without a gate.
+
+    Args:
+        act: ``"relu2"``, the square of ReLU (nemotron, arcee).
+    """
+    if act != "relu2":
+        raise ValueError(f"mlp: act is {act!r}, expected relu2")
+    return _mlp(f"mlp[{act}]", "relu_squared", "mlp", {}, ())
+
+
+def experts(*, act: str, layout: str = "gate_up") -> Fit:
+    """Activation of a mixture's experts, where their forward calls ``_apply_gate``.
+
+    Args:
+        act, layout: as in ``packed_mlp``.
+    """
+    op, options = _gated("experts", act, layout)
+    return _mlp(f"experts[{act}]", op, "experts", {**options, "reads": ()}, tuple(options))
+
+
+def clamped_experts(
+    *, layout: str = "interleaved", alpha: str = "alpha", limit: str = "limit", up_offset: float = 1.0
+) -> Fit:
+    """The same with the clamped activation of gpt_oss.
+
+    Args:
+        layout: as in ``packed_mlp``.
+        alpha, limit: names of the attributes that hold steepness and limit.
+        up_offset: added to the clamped up.
+    """
+    _known("clamped_experts", "layout", layout, PACKED)
+    options = {"layout": layout, "up_offset": up_offset, "reads": (("alpha", alpha), ("limit", limit))}
     return Fit(
-        id=f"gated_mlp[{act}]",
+        id="clamped_experts",
+        op="silu_mul_clamped_packed",
+        adapter="liger_hf.mlps:experts",
+        options=options,
+        sets=("layout", "up_offset", "alpha", "limit"),
+        match="liger_hf.mlps:match_clamped_experts",
+        probe="liger_hf.mlps:probe_experts",
+    )
+
+
+def _gated(fit: str, act: str, layout: str | None = None) -> tuple[str, dict[str, str]]:
+    """The op of an activation and a layout, and its options."""
+    _known(fit, "act", act, tuple(GATED))
+    op, approximate = GATED[act]
+    options = {} if approximate is None else {"approximate": approximate}
+    if layout is None:
+        return op, options
+    _known(fit, "layout", layout, PACKED)
+    return f"{op}_packed", {**options, "layout": layout}
+
+
+def _known(fit: str, name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{fit}: {name} is {value!r}, expected one of {', '.join(known)}")
+
+
+def _mlp(id_: str, op: str, adapter: str, options: Mapping[str, Any], sets: tuple[str, ...]) -> Fit:
+    return Fit(
+        id=id_,
         op=op,
-        adapter="liger_hf.layers:gated_mlp",
-        options={} if approximate is None else {"approximate": approximate},
-        sets=() if approximate is None else ("approximate",),
-        match="liger_hf.layers:match_gated_mlp",
-        probe="liger_hf.layers:probe_hidden",
+        adapter=f"liger_hf.mlps:{adapter}",
+        options=options,
+        sets=sets,
+        match=f"liger_hf.mlps:match_{adapter}",
+        probe=f"liger_hf.mlps:probe_{'experts' if adapter == 'experts' else 'mlp'}",
     )
 
 
@@ -74,8 +212,7 @@ def rope(
         function: module-level function that upstream's attention forward calls.
     """
     for name, value, known in (("layout", layout, LAYOUTS), ("tables", tables, TABLES), ("cast", cast, ROPE_CASTS)):
-        if value not in known:
-            raise ValueError(f"rope: {name} is {value!r}, expected one of {', '.join(known)}")
+        _known("rope", name, value, known)
     further = [value for value, plain in ((tables, "column"), (cast, "none")) if value != plain]
     return Fit(
         id=f"rope[{', '.join([layout, *further])}]",
@@ -85,6 +222,24 @@ def rope(
         sets=("unsqueeze_dim", "layout", "tables", "cast"),
         match="liger_hf.rope:match",
         probe="liger_hf.rope:probe_attention_pair" if tables == "pair" else "liger_hf.rope:probe_attention",
+    )
+
+
+def rope_complex(*, function: str = "apply_rotary_emb", unsqueeze_dim: int = 2) -> Fit:
+    """The rotary embedding by complex numbers inside an attention module, compared in the same way.
+
+    Args:
+        function: as in ``rope``.
+        unsqueeze_dim: where upstream's q and k have their heads: 2 for llama4, 1 for deepseek_v2.
+    """
+    return Fit(
+        id="rope_complex",
+        op="rope_complex",
+        adapter="liger_hf.rope:rope_complex",
+        options={"function": function, "unsqueeze_dim": unsqueeze_dim},
+        sets=("unsqueeze_dim",),
+        match="liger_hf.rope:match_complex",
+        probe="liger_hf.rope:probe_complex",
     )
 
 

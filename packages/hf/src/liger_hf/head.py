@@ -23,7 +23,7 @@ from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own, still_patched
 from liger_hf import output, stub, transform
 from liger_hf.accuracy import accuracy_of_logits, shifted, token_accuracy
-from liger_hf.layers import readable
+from liger_hf.standin import readable
 
 SLOT = "_liger_slot"
 KEPT = ("skip_logits", "logits", "token_accuracy", "shift_labels", "num_items_in_batch")

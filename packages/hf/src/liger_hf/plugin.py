@@ -19,7 +19,13 @@ def liger_register_fits() -> Sequence[Fit]:
     """Offer the shared fits."""
     return [
         fits.rms_norm(cast="llama"),
+        fits.layer_norm(),
+        fits.cohere_norm(),
+        fits.gated_rms_norm(norm_before_gate=True),
         *(fits.gated_mlp(act=act) for act in fits.GATED),
+        *(fits.packed_mlp(act=act) for act in fits.GATED),
+        fits.mlp(),
+        fits.clamped_experts(),
         fits.rope("half"),
         fits.causal_lm_head(),
     ]

@@ -28,6 +28,20 @@ def rope(original: type, op: Rotate, *, function: str, layout: str, tables: str,
     return {"forward": clone(original.forward, function, as_upstream(upstream, op, layout, tables, cast))}  # type: ignore[attr-defined]
 
 
+def rope_complex(original: type, op: Rotate, *, function: str, unsqueeze_dim: int) -> Namespace:
+    """The same for angles as complex numbers."""
+    return {"forward": clone(original.forward, function, as_upstream_complex(op, unsqueeze_dim))}  # type: ignore[attr-defined]
+
+
+def as_upstream_complex(op: Rotate, unsqueeze_dim: int) -> Rotate:
+    """The op behind upstream's parameters."""
+
+    def rotate(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
+        return op(xq, xk, freqs_cis, unsqueeze_dim=unsqueeze_dim)
+
+    return rotate
+
+
 def as_upstream(upstream: types.FunctionType, op: Rotate, layout: str, tables: str, cast: str) -> Rotate:
     """The op behind upstream's parameters; ``position_ids`` are ignored there as well."""
 
@@ -92,25 +106,49 @@ def _copy(fn: types.FunctionType, scope: dict[str, Any], closure: tuple[Any, ...
 
 def match(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """Whether upstream's function is the one the op computes, and the clone's call reaches a replacement."""
+    return _match(
+        module,
+        options["function"],
+        lambda upstream: _computes(upstream, options["layout"], options["tables"], options["cast"]),
+        lambda: probe_attention(module, torch.Generator().manual_seed(0), options["tables"], tokens=2),
+    )
+
+
+def match_complex(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """The same for complex numbers."""
+    return _match(
+        module,
+        options["function"],
+        lambda upstream: _computes_complex(upstream, options["unsqueeze_dim"]),
+        lambda: probe_complex(module, torch.Generator().manual_seed(0), tokens=2),
+    )
+
+
+def _match(
+    module: nn.Module,
+    function: str,
+    computes: Callable[[types.FunctionType], str | None],
+    probe: Callable[[], Probe],
+) -> str | None:
     cls: Any = original_class(module)
-    upstream = inspect.getmodule(cls).__dict__.get(options["function"])
+    upstream = inspect.getmodule(cls).__dict__.get(function)
     if not isinstance(upstream, types.FunctionType):
-        return f"{cls.__module__} has no function {options['function']!r}"
-    if reason := _computes(upstream, options["layout"], options["tables"], options["cast"]):
+        return f"{cls.__module__} has no function {function!r}"
+    if reason := computes(upstream):
         return reason
-    if cls in _reached:
+    if (cls, function) in _reached:
         return None
     try:
-        forward = clone(cls.forward, options["function"], _hit)
+        forward = clone(cls.forward, function, _hit)
     except PatchRefused as refusal:
         return str(refusal)
-    if reason := _reaches(forward, module, options["tables"]):
+    if reason := _reaches(forward, module, probe()):
         return reason
-    _reached.add(cls)
+    _reached.add((cls, function))
     return None
 
 
-_reached: set[type] = set()
+_reached: set[tuple[type, str]] = set()
 
 
 @functools.cache
@@ -144,6 +182,29 @@ def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str)
     return None
 
 
+@functools.cache
+def _computes_complex(upstream: types.FunctionType, unsqueeze_dim: int) -> str | None:
+    """The same for complex numbers: q, k and frequencies are upstream's three parameters."""
+    ours = as_upstream_complex(load(registry().op("rope_complex").reference), unsqueeze_dim)
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16):
+        q, k = (torch.randn(2, 3, n, 8, generator=generator).to(dtype) for n in (4, 1))
+        if unsqueeze_dim == 1:
+            q, k = q.transpose(1, 2), k.transpose(1, 2)
+        freqs = torch.view_as_complex(torch.randn(2, 3, 4, 2, generator=generator))
+        try:
+            found = upstream(q, k, freqs)
+        except Exception as error:
+            return f"{upstream.__qualname__} failed on q, k and complex numbers: {error}"
+        for f, e in zip(found, ours(q, k, freqs), strict=True):
+            if f.dtype != e.dtype or not torch.equal(f, e):
+                return (
+                    f"{upstream.__qualname__} does not rotate as rope_complex with unsqueeze_dim={unsqueeze_dim} does: "
+                    f"{dtype} differs"
+                )
+    return None
+
+
 class _Hit(Exception):
     pass
 
@@ -152,12 +213,13 @@ def _hit(*args: Any, **kwargs: Any) -> Any:
     raise _Hit
 
 
-def _reaches(forward: types.FunctionType, module: Any, tables: str) -> str | None:
+def _reaches(forward: types.FunctionType, module: Any, probe: Probe) -> str | None:
     """Call the clone with two tokens: it must arrive at the replacement."""
-    hidden, cos, sin = _inputs(module, torch.Generator().manual_seed(0), tokens=2, tables=tables)
+    shadow = quiet(module)
+    shadow.__dict__["forward"] = types.MethodType(forward, shadow)
     try:
         with torch.no_grad():
-            forward(quiet(module), hidden, position_embeddings=(cos, sin), attention_mask=None)
+            probe.run(shadow, *probe.inputs)
     except _Hit:
         return None
     except Exception as error:
@@ -165,18 +227,41 @@ def _reaches(forward: types.FunctionType, module: Any, tables: str) -> str | Non
     return "a probe call of its forward did not reach the rotary function"
 
 
-def probe_attention(module: Any, generator: torch.Generator, tables: str = "column") -> Probe:
-    """A decoder attention on five tokens, without mask and cache."""
-
-    def run(m: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return m.forward(hidden, position_embeddings=(cos, sin), attention_mask=None)[0]  # type: ignore[no-any-return]
-
-    return Probe(run, _inputs(module, generator, tokens=5, tables=tables))
+def probe_attention(module: Any, generator: torch.Generator, tables: str = "column", tokens: int = 5) -> Probe:
+    """An attention on a few tokens, without mask and cache, with cos and sin (1, T, C), or (T, C) of a vision tower."""
+    batch = () if _is_packed(module) else (1,)
+    angle = torch.randn(*batch, tokens, _rotated(module) // (2 if tables == "pair" else 1), generator=generator)
+    hidden = _hidden(module, generator, tokens)
+    cos, sin = (t.to(hidden) for t in (angle.cos(), angle.sin()))
+    return Probe(lambda m, hidden, cos, sin: _attend(m, hidden, (cos, sin)), (hidden, cos, sin))
 
 
 def probe_attention_pair(module: Any, generator: torch.Generator) -> Probe:
     """The same where a table has one column for each pair."""
     return probe_attention(module, generator, "pair")
+
+
+def probe_complex(module: Any, generator: torch.Generator, tokens: int = 5) -> Probe:
+    """The same with complex numbers (1, T, D / 2)."""
+    hidden = _hidden(module, generator, tokens)
+    angle = torch.randn(1, tokens, _rotated(module) // 2, generator=generator)
+    return Probe(_attend, (hidden, torch.polar(torch.ones_like(angle), angle).to(hidden.device)))
+
+
+def _attend(module: Any, hidden: Tensor, position_embeddings: Any) -> Tensor:
+    if _is_packed(module):
+        whole = torch.tensor([0, len(hidden)], dtype=torch.int32, device=hidden.device)
+        further: dict[str, Any] = {"cu_seqlens": whole}
+    else:
+        further = {"attention_mask": None}
+    out = module.forward(hidden, position_embeddings=position_embeddings, **further)
+    return out if isinstance(out, Tensor) else out[0]
+
+
+def _is_packed(module: Any) -> bool:
+    """Whether it is an attention of a vision tower, which takes all images as one row of tokens."""
+    cls: Any = original_class(module)
+    return "cu_seqlens" in inspect.signature(cls.forward).parameters
 
 
 def _rotated(module: Any) -> int:
@@ -189,10 +274,8 @@ def _rotated(module: Any) -> int:
     return int(module.head_dim * part)
 
 
-def _inputs(module: Any, generator: torch.Generator, tokens: int, tables: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states (1, T, H), cos and sin (1, T, C), in the dtype and on the device of the first weight."""
+def _hidden(module: Any, generator: torch.Generator, tokens: int) -> Tensor:
+    """Hidden states (1, T, H), or (T, H) of a vision tower, in the dtype and on the device of the first weight."""
     weight = next(p for p in module.parameters() if p.is_floating_point())
-    hidden = torch.randn(1, tokens, module.config.hidden_size, generator=generator)
-    angle = torch.randn(1, tokens, _rotated(module) // (2 if tables == "pair" else 1), generator=generator)
-    hidden, cos, sin = (t.to(weight.device, weight.dtype) for t in (hidden, angle.cos(), angle.sin()))
-    return hidden.requires_grad_(), cos, sin
+    shape = (tokens, weight.shape[-1]) if _is_packed(module) else (1, tokens, module.config.hidden_size)
+    return torch.randn(shape, generator=generator).to(weight.device, weight.dtype).requires_grad_()

@@ -215,11 +215,12 @@ class _Norm(torch.autograd.Function):
         dy = torch.zeros_like(x) if dy is None else dy.contiguous()  # None: only the sum was used
         ds = ds if ds is None else ds.contiguous()
         needs = need_x or need_residual, need_dw, need_db
+        kind, other = ctx.dtypes
         dx, dw, db = _launch_backward(dy, ds, x, weight, bias, mean, rstd, cast, offset, terms, *needs)
         return (
             None,
-            dx.to(ctx.dtypes[0]) if need_x else None,
-            dx.to(ctx.dtypes[1]) if need_residual else None,
+            (dx if dx.dtype == kind else dx.to(kind)) if need_x else None,
+            (dx if dx.dtype == other else dx.to(other)) if need_residual else None,
             dw if need_dw else None,
             db if need_db else None,
             *[None] * 5,

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import public
 from liger.numerics import acc
 from liger_kernels_norm._arguments import check_beside, check_eps, check_input
+from liger_kernels_norm._distributed import run_rows
 from liger_kernels_norm.rms_norm import rows_like_hidden_states
 
 
@@ -40,6 +41,7 @@ def cohere_norm(
 
     Args:
         x: (..., H) or (..., N, H), floating; any leading shape, any strides, 0 rows included.
+            A DTensor gives one placed as it is; its dimensions of weight must be whole, parameters replicated or plain.
         weight: (H,), or (N, H) for heads, floating, possibly of another dtype than x.
         eps: added to the variance.
         kernel: choose a kernel by hand.
@@ -48,7 +50,8 @@ def cohere_norm(
         The shape and dtype of x.
 
     Raises:
-        ValueError: shapes do not match, or ``eps`` is negative or not finite.
+        ValueError: shapes do not match, or ``eps`` is negative or not finite,
+            or a DTensor would have to be sent first.
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
@@ -60,7 +63,7 @@ def cohere_norm(
     check_input("cohere_norm", x)
     shapes = tuple(x.shape[-1:]), tuple(x.shape[-2:])
     check_beside("cohere_norm", "weight", weight, x, *shapes, why="the last of x")
-    return run("cohere_norm", (x, weight), {"eps": eps}, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
+    return run_rows("cohere_norm", (x, weight), {"eps": eps}, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------

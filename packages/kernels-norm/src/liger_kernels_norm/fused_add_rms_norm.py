@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_number, public, run
+from liger.dispatch import check_number, public
 from liger_kernels_norm._arguments import check_beside, check_choice, check_eps, check_input
+from liger_kernels_norm._distributed import run_rows
 from liger_kernels_norm.rms_norm import CASTS, rms_norm_reference, rows_like_hidden_states
 
 
@@ -51,6 +52,7 @@ def fused_add_rms_norm(
 
     Args:
         x: (..., H), floating; any leading shape, any strides, 0 rows included.
+            A DTensor gives two placed as it is; its last dimension must be whole, parameters replicated or plain.
         residual: the same shape and device, possibly another dtype.
         weight: (H,), floating, possibly of another dtype; None leaves it out.
         eps: added to the mean square.
@@ -63,7 +65,8 @@ def fused_add_rms_norm(
         from x and residual.
 
     Raises:
-        ValueError: shapes do not match, an unknown ``cast``, or ``eps`` is negative or not finite.
+        ValueError: shapes do not match, an unknown ``cast``, or ``eps`` is negative or not finite,
+            or a DTensor would have to be sent first.
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
@@ -80,7 +83,7 @@ def fused_add_rms_norm(
     if weight is not None:
         check_beside(op, "weight", weight, x, tuple(x.shape[-1:]), why="the last of x")
     options = {"eps": eps, "cast": cast, "offset": offset}
-    return run(op, (x, residual, weight), options, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
+    return run_rows(op, (x, residual, weight), options, sizes={"H": x.shape[-1]}, kernel=kernel, rows=2)  # type: ignore[no-any-return]
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import public
 from liger.numerics import acc
 from liger_kernels_norm._arguments import check_choice, check_eps, check_input
+from liger_kernels_norm._distributed import run_rows
 from liger_kernels_norm.rms_norm import rows_like_hidden_states
 
 CASTS = ("fp32", "none")
@@ -37,6 +38,7 @@ def l2norm(x: torch.Tensor, *, eps: float = 1e-6, cast: str = "fp32", kernel: st
 
     Args:
         x: (..., H), floating; any leading shape, any strides, 0 rows included.
+            A DTensor gives one placed as it is; its last dimension must be whole, parameters replicated or plain.
         eps: added to the sum of squares.
         cast: "fp32" or "none"; see the module's docstring.
         kernel: choose a kernel by hand.
@@ -45,7 +47,8 @@ def l2norm(x: torch.Tensor, *, eps: float = 1e-6, cast: str = "fp32", kernel: st
         (..., H) in x.dtype.
 
     Raises:
-        ValueError: an unknown ``cast``, or ``eps`` is negative or not finite.
+        ValueError: an unknown ``cast``, or ``eps`` is negative or not finite,
+            or a DTensor would have to be sent first.
         TypeError: an argument is of the wrong type, or x is not floating.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
@@ -56,7 +59,7 @@ def l2norm(x: torch.Tensor, *, eps: float = 1e-6, cast: str = "fp32", kernel: st
     check_choice("l2norm", "cast", cast, CASTS)
     check_eps("l2norm", eps)
     check_input("l2norm", x)
-    return run("l2norm", (x,), {"eps": eps, "cast": cast}, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
+    return run_rows("l2norm", (x,), {"eps": eps, "cast": cast}, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------

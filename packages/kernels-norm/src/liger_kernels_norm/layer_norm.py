@@ -17,9 +17,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from liger.dispatch import public, run
+from liger.dispatch import public
 from liger.numerics import acc
 from liger_kernels_norm._arguments import check_beside, check_eps, check_input
+from liger_kernels_norm._distributed import run_rows
 from liger_kernels_norm.rms_norm import rows_like_hidden_states
 
 
@@ -48,6 +49,7 @@ def layer_norm(
 
     Args:
         x: (..., H), floating; any leading shape, any strides, 0 rows included.
+            A DTensor gives one placed as it is; its last dimension must be whole, parameters replicated or plain.
         weight: (H,), floating, possibly of another dtype than x; None leaves it out.
         bias: (H,), likewise.
         eps: added to the variance.
@@ -57,7 +59,8 @@ def layer_norm(
         (..., H) in x.dtype.
 
     Raises:
-        ValueError: shapes do not match, or ``eps`` is negative or not finite.
+        ValueError: shapes do not match, or ``eps`` is negative or not finite,
+            or a DTensor would have to be sent first.
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
@@ -70,7 +73,7 @@ def layer_norm(
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None:
             check_beside("layer_norm", name, parameter, x, tuple(x.shape[-1:]), why="the last of x")
-    return run("layer_norm", (x, weight, bias), {"eps": eps}, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
+    return run_rows("layer_norm", (x, weight, bias), {"eps": eps}, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------

@@ -25,9 +25,10 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_number, public, run
+from liger.dispatch import check_number, public
 from liger.numerics import acc
 from liger_kernels_norm._arguments import check_beside, check_choice, check_eps, check_input
+from liger_kernels_norm._distributed import run_rows
 
 CASTS = ("llama", "fp32-weight", "gemma", "none")
 
@@ -76,6 +77,7 @@ def rms_norm(
 
     Args:
         x: (..., H), floating; any leading shape, any strides, 0 rows and 0 columns included.
+            A DTensor gives one placed as it is; its last dimension must be whole, parameters replicated or plain.
         weight: (H,), floating, possibly of another dtype than x; None leaves it out.
         bias: (H,), likewise.
         eps: added to the mean square.
@@ -87,7 +89,8 @@ def rms_norm(
         (..., H); its dtype is x.dtype, or for "llama" and "none" the promoted dtype of x, weight and bias.
 
     Raises:
-        ValueError: shapes do not match, an unknown ``cast``, or ``eps`` is negative or not finite.
+        ValueError: shapes do not match, an unknown ``cast``, or ``eps`` is negative or not finite,
+            or a DTensor would have to be sent first.
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
@@ -103,7 +106,7 @@ def rms_norm(
         if parameter is not None:
             check_beside("rms_norm", name, parameter, x, tuple(x.shape[-1:]), why="the last of x")
     options = {"eps": eps, "cast": cast, "offset": offset}
-    return run("rms_norm", (x, weight, bias), options, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
+    return run_rows("rms_norm", (x, weight, bias), options, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------

@@ -219,6 +219,7 @@ def qk_norm_rope_backward(
     QHEADS: tl.constexpr,
     KHEADS: tl.constexpr,
     LLAMA: tl.constexpr,
+    STAGES: tl.constexpr,  # tiles on their way through shared memory, the one at hand included
 ):  # fmt: skip
     q_heads = (tl.program_id(1) * QHEADS + tl.arange(0, QHEADS))[None, :, None].to(tl.int64)
     k_heads = (tl.program_id(1) * KHEADS + tl.arange(0, KHEADS))[None, :, None].to(tl.int64)
@@ -228,7 +229,7 @@ def qk_norm_rope_backward(
     dk1 = tl.zeros((TOKENS, KHEADS, BLOCK), tl.float32)
     dk2 = tl.zeros((TOKENS, KHEADS, BLOCK), tl.float32)
     dkr = tl.zeros((TOKENS, KHEADS, REST if REST > 0 else 1), tl.float32)
-    for block in range(tl.program_id(0), tl.cdiv(R, TOKENS), tl.num_programs(0)):
+    for block in tl.range(tl.program_id(0), tl.cdiv(R, TOKENS), tl.num_programs(0), num_stages=STAGES):
         rows = (block * TOKENS + tl.arange(0, TOKENS))[:, None, None]
         batch, token = (rows // T).to(tl.int64) * UNIT, (rows % T).to(tl.int64) * UNIT
         c1, c2 = load_pairs(cos_ptr, batch * cos_b + token * cos_t, rows < R, False, HALF, BLOCK)

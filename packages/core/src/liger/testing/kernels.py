@@ -8,6 +8,9 @@ limits, refusals), `profile` (what is declared is true), `gpu` (needs a GPU). Ho
 
 from __future__ import annotations
 
+import os
+import re
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,14 +39,31 @@ class Check:
 
 
 def checks(*kernels: str | Kernel) -> list[ParameterSet]:
-    """All checks of these kernels, for ``pytest.mark.parametrize("check", checks("silu_mul/triton"))``."""
+    """All checks of these kernels, for ``pytest.mark.parametrize("check", checks("silu_mul/triton"))``.
+
+    With ``LIGER_TEST_PART=0/3`` in the environment the first third of them; which these are depends on their names.
+    """
     found = [find(kernel) for kernel in kernels]
     prefix = "{.id}-" if len(found) > 1 else ""
     return [
         parameter(check, prefix.format(kernel) + check.name, kernel, check.gpus)
         for kernel in found
         for check in make_checks(kernel)
+        if in_part(f"{kernel.id} {check.name}")
     ]
+
+
+def in_part(name: str) -> bool:
+    """Whether ``LIGER_TEST_PART``, "I/N" with 0 <= I < N, has the check of this name; without it everything is in.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    text = os.environ.get("LIGER_TEST_PART", "0/1")
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or int(found[1]) >= int(found[2]):
+        raise ValueError(f"LIGER_TEST_PART is {text!r}, expected I/N with 0 <= I < N, such as 0/3")
+    return zlib.crc32(name.encode()) % int(found[2]) == int(found[1])
 
 
 def check_kernel(kernel: str | Kernel, device: str = "cpu") -> None:

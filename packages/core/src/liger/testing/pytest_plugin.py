@@ -34,13 +34,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """One line: seed, device, interpreter."""
+    """One line: device, interpreter, seed, part of the checks."""
     if not config.stash.get(ACTIVE, False):
         return None
     from liger.testing.fixtures import find_device, session_seed
 
     interpreter = "on" if os.environ.get("TRITON_INTERPRET") == "1" else "off"
-    return f"liger: device {find_device()}, triton interpreter {interpreter}, LIGER_TEST_SEED={session_seed()}"
+    part = f", LIGER_TEST_PART={os.environ['LIGER_TEST_PART']}" if "LIGER_TEST_PART" in os.environ else ""
+    return f"liger: device {find_device()}, triton interpreter {interpreter}, LIGER_TEST_SEED={session_seed()}{part}"
 
 
 def asks_for_liger(start: Path) -> bool:

@@ -2,35 +2,24 @@
 
 import pytest
 import torch
-from transformers.activations import ACT2FN
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from liger_hf import fits
-from liger_hf.layers import match_gated_mlp, match_rms_norm, readable
+from liger_hf.mlps import match_gated_mlp
+from liger_hf.norms import match_cohere_norm, match_rms_norm
 from liger_hf.output import drop_logits, wanted
 from liger_hf.plugin import liger_unwrap_module
-
-
-class MLP(torch.nn.Module):
-    def __init__(self, act):
-        super().__init__()
-        self.gate_proj = self.up_proj = self.down_proj = torch.nn.Identity()
-        self.act_fn = ACT2FN[act]
-
-
-@pytest.mark.parametrize("declared", fits.GATED)
-@pytest.mark.parametrize("actual", [*fits.GATED, "gelu_new", "relu", "gelu_fast"])
-def test_activation_is_compared_bit_by_bit(declared, actual):
-    reason = match_gated_mlp(MLP(actual), fits.gated_mlp(act=declared).options)
-    assert (reason is None) == (declared == actual), reason
+from liger_hf.standin import readable
 
 
 def test_missing_parts_are_named():
     assert match_gated_mlp(torch.nn.Identity(), {}) == "it has no gate_proj, up_proj, down_proj, act_fn"
     options = fits.rms_norm(cast="llama").options
     assert match_rms_norm(torch.nn.LayerNorm(4), options) == "it has no float attribute 'variance_epsilon'"
-    norm = torch.nn.RMSNorm(4, eps=1e-6, elementwise_affine=False)
-    assert match_rms_norm(norm, fits.rms_norm(cast="llama", eps="eps").options) == "it has no one-dimensional weight"
+    norm = torch.nn.RMSNorm((2, 4), eps=1e-6)
+    reason = match_rms_norm(norm, fits.rms_norm(cast="llama", eps="eps").options)
+    assert reason == "its weight has shape (2, 4), expected one dimension"
+    assert match_cohere_norm(torch.nn.Identity(), fits.cohere_norm().options) == "it has no weight"
 
 
 def test_readable_weights():
@@ -45,6 +34,12 @@ def test_readable_weights():
 def test_unknown_names_in_fits():
     with pytest.raises(ValueError, match="act is 'tanh', expected one of silu"):
         fits.gated_mlp(act="tanh")
+    with pytest.raises(ValueError, match="packed_mlp: layout is 'split', expected one of gate_up, up_gate"):
+        fits.packed_mlp(act="silu", layout="split")
+    with pytest.raises(ValueError, match="mlp: act is 'silu', expected relu2"):
+        fits.mlp(act="silu")
+    with pytest.raises(ValueError, match="groups is 'n' and group_size 'size', expected one of them"):
+        fits.gated_rms_norm(norm_before_gate=True, groups="n", group_size="size")
     with pytest.raises(ValueError, match="layout is 'pairs', expected one of half, interleaved, deinterleave"):
         fits.rope("pairs")
     with pytest.raises(ValueError, match="tables is 'half', expected one of column, pair, first half"):

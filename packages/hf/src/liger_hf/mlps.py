@@ -1,0 +1,174 @@
+"""MLPs: how upstream's modules meet the ops. They call the projections, so quantised ones and adapters on them work."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from liger.declare import Probe, load
+from liger.registry import registry
+from liger.swap import Namespace, forward, original_class, own, quiet
+from liger_hf.standin import differs, said
+
+WIDTH = 16
+
+
+@forward
+def gated_mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /, **options: Any) -> Tensor:
+    """(..., H) -> (..., H)."""
+    return module.down_proj(op(module.gate_proj(x), module.up_proj(x), **options))  # type: ignore[no-any-return]
+
+
+@forward
+def scaled_mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /, **options: Any) -> Tensor:
+    """(..., H) -> (..., H). The product with ``down_multiplier`` stays behind the projection: upstream rounds there."""
+    gate, up = module.gate_proj(x), module.up_proj(x)
+    y = module.down_proj(op(gate, up, gate_multiplier=module.gate_multiplier, **options))
+    return y * module.down_multiplier  # type: ignore[no-any-return]
+
+
+@forward
+def packed_mlp(
+    op: Callable[..., Tensor], module: Any, x: Tensor, /, *, merged: str, down: str, act_fn: str, **options: Any
+) -> Tensor:
+    """(..., H) -> (..., H)."""
+    return getattr(module, down)(op(getattr(module, merged)(x), **options))  # type: ignore[no-any-return]
+
+
+@forward
+def mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /) -> Tensor:
+    """(..., H) -> (..., H)."""
+    return module.down_proj(op(module.up_proj(x)))  # type: ignore[no-any-return]
+
+
+def match_gated_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """Whether the submodules are there, and ``act_fn`` and the whole forward compute what the fit says."""
+    names = ("gate_proj", "up_proj", "down_proj", "act_fn")
+    return _match(module, options, _gated(options), gated_mlp, names, *_gelu(options))
+
+
+def match_scaled_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """The same, with both multipliers."""
+    names = ("gate_proj", "up_proj", "down_proj", "gate_multiplier", "down_multiplier", "act_fn")
+    return _match(module, options, _gated(options), scaled_mlp, names, *_gelu(options))
+
+
+def match_packed_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """The same, with gate and up in one projection."""
+    names = (options["merged"], options["down"], options["act_fn"])
+    return _match(module, options, f"{_gated(options)}_packed", packed_mlp, names, *_gelu(options))
+
+
+def match_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """The same, without a gate."""
+    names = ("up_proj", "down_proj", "act_fn")
+    return _match(module, options, "relu_squared", mlp, names, "relu2", lambda x: nn.functional.relu(x).square())
+
+
+def _gated(options: Mapping[str, Any]) -> str:
+    return "gelu_mul" if "approximate" in options else "silu_mul"
+
+
+def _gelu(options: Mapping[str, Any]) -> tuple[str, Callable[[Tensor], Tensor]]:
+    """The activation that the options mean, with a name for messages."""
+    approximate = options.get("approximate")
+    if approximate is None:
+        return "silu", nn.functional.silu
+    return f"gelu (approximate={approximate!r})", lambda x: nn.functional.gelu(x, approximate=approximate)
+
+
+def _match(
+    module: nn.Module,
+    options: Mapping[str, Any],
+    op: str,
+    adapter: Any,
+    names: Sequence[str],
+    want: str,
+    activation: Callable[[Tensor], Tensor],
+) -> str | None:
+    """Whether ``names`` are there, the last one computes ``activation``, and the forward what the adapter does."""
+    missing = [n for n in names if not hasattr(module, n)]
+    if missing:
+        return f"it has no {', '.join(missing)}"
+    act: Any = getattr(module, names[-1])
+    if isinstance(act, nn.Module):
+        if any(True for _ in act.parameters()):
+            return f"its activation {type(act).__name__} has parameters"
+        if act._forward_hooks or act._forward_pre_hooks or act._backward_hooks:
+            return f"hooks on its activation {type(act).__name__} would no longer be called"
+    if not _computes(act, activation):
+        return f"its activation {getattr(act, '__name__', type(act).__name__)} does not compute {want}"
+    return differs(module, options, op=op, adapter=adapter, inputs=[(3, WIDTH)], keep=names[-1:])
+
+
+def _computes(act: Callable[[Tensor], Tensor], activation: Callable[[Tensor], Tensor]) -> bool:
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.linspace(-12, 12, 2001, dtype=dtype)
+        with torch.no_grad():
+            if not torch.equal(act(x), activation(x)):
+                return False
+    return True
+
+
+def probe_mlp(module: Any, generator: torch.Generator) -> Probe:
+    """Hidden states (2, 5, H), in the dtype and on the device of the first parameter."""
+    weight = next(module.parameters())
+    width = next(child.in_features for child in module.children() if hasattr(child, "in_features"))
+    x = torch.randn(2, 5, width, generator=generator)
+    return Probe(lambda m, x: m.forward(x), (x.to(weight.device, weight.dtype).requires_grad_(),))
+
+
+def experts(
+    original: type, op: Callable[..., Tensor], *, reads: tuple[tuple[str, str], ...], **options: Any
+) -> Namespace:
+    """Adapter: the activation that all implementations of experts call, a method of their class.
+
+    Args:
+        reads: options of the op and the attributes that hold them.
+    """
+
+    def _apply_gate(self: Any, gate_up: Tensor) -> Tensor:
+        return op(gate_up, **{option: getattr(self, name) for option, name in reads}, **options)
+
+    return {"_apply_gate": own(_apply_gate, original)}
+
+
+def match_experts(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """Whether upstream's method is called at all, and computes ``silu_mul_packed`` or ``gelu_mul_packed``."""
+    return _match_experts(module, options, f"{_gated(options)}_packed")
+
+
+def match_clamped_experts(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """The same with ``silu_mul_clamped_packed``."""
+    return _match_experts(module, options, "silu_mul_clamped_packed")
+
+
+def _match_experts(module: Any, options: Mapping[str, Any], op: str) -> str | None:
+    cls: Any = original_class(module)
+    if not hasattr(cls, "_apply_gate"):
+        return "it has no method '_apply_gate'"
+    for _, name in options["reads"]:
+        if not isinstance(getattr(module, name, None), float):
+            return f"it has no float attribute {name!r}"
+    eager = getattr(getattr(module, "config", None), "_experts_implementation", None) in (None, "eager")
+    if eager and "_apply_gate" not in inspect.unwrap(cls.forward).__code__.co_names:
+        return "its eager forward does not call _apply_gate; load the model with another experts_implementation"
+    reference = load(registry().op(op).reference)
+    adapted = experts(cls, reference, **options)["_apply_gate"]
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.linspace(-40, 40, 4000).view(-1, 2 * WIDTH)[:, torch.arange(2 * WIDTH) * 7 % (2 * WIDTH)].to(dtype)
+        with torch.no_grad():
+            if not torch.equal(cls._apply_gate(quiet(module), x), adapted(module, x)):
+                return f"its _apply_gate does not compute {op} {said(options)}: {dtype} differs"
+    return None
+
+
+def probe_experts(module: Any, generator: torch.Generator) -> Probe:
+    """What the activation gets, (7, 2 I), in the dtype and on the device of the first parameter."""
+    weight = next(module.parameters())
+    x = torch.randn(7, 2 * WIDTH, generator=generator) * 5
+    return Probe(lambda m, x: m._apply_gate(x), (x.to(weight.device, weight.dtype).requires_grad_(),), uses=())

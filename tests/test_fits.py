@@ -1,0 +1,232 @@
+"""Norms, MLPs and experts of real models, patched with each fit: upstream's bits both ways; and refusals."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+from typing import Any
+
+import pytest
+import torch
+from transformers.activations import ACT2FN
+
+import liger
+from liger.declare import Fit, ModelPatch, load
+from liger.registry import registry
+from liger.testing import count_ops
+from liger_hf import fits
+from liger_hf.mlps import match_gated_mlp
+from liger_hf.norms import layer_norm, match_layer_norm, match_rms_norm
+
+LAYER_NORM = {"torch.nn.modules.normalization.LayerNorm": fits.layer_norm()}
+SMALL: dict[str, Any] = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2,
+}  # fmt: skip
+MAMBA = {"num_heads": 4, "head_dim": 16, "expand": 2, "state_size": 8, "n_groups": 2, "chunk_size": 8}
+MIXED = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 2, "mamba_chunk_size": 8}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN_NORM = fits.gated_rms_norm(norm_before_gate=True)
+MAMBA_NORM = fits.gated_rms_norm(norm_before_gate=False, group_size="group_size")
+MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Fit]]] = {  # model_type: prefix of classes, config, fits
+    "phi": ("Phi", {"qk_layernorm": True}, LAYER_NORM),
+    "gpt_neox": ("GPTNeoX", {}, LAYER_NORM),
+    "starcoder2": ("Starcoder2", {}, LAYER_NORM),
+    "olmo": ("Olmo", {}, {"OlmoLayerNorm": fits.layer_norm(eps=1e-5)}),
+    "cohere": ("Cohere", {"use_qk_norm": True}, {"CohereLayerNorm": fits.cohere_norm()}),
+    "cohere2": ("Cohere2", {}, {"Cohere2LayerNorm": fits.cohere_norm()}),
+    "nanochat": ("NanoChat", {}, {"NanoChatRMSNorm": fits.rms_norm(cast="fp32-weight", eps="eps")}),
+    "mamba2": ("Mamba2", MAMBA, {"MambaRMSNormGated": MAMBA_NORM}),
+    "bamba": ("Bamba", {**MIXED, "attn_layer_indices": [1]}, {"BambaRMSNormGated": MAMBA_NORM}),
+    "granitemoehybrid": (
+        "GraniteMoeHybrid",
+        {**MIXED, **EXPERTS, "layer_types": ["mamba", "attention"], "shared_intermediate_size": 48},
+        {
+            "GraniteMoeHybridRMSNormGated": MAMBA_NORM,
+            "GraniteMoeHybridMLP": fits.packed_mlp(
+                act="silu", merged="input_linear", down="output_linear", act_fn="activation"
+            ),
+        },
+    ),
+    "qwen3_next": (
+        "Qwen3Next",
+        {
+            "linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"],
+            "num_experts": 0, "mlp_only_layers": [0, 1],
+        },
+        {"Qwen3NextRMSNormGated": QWEN_NORM},
+    ),
+    "falcon_h1": (
+        "FalconH1",
+        {**MIXED, "mamba_d_ssm": 64, "mamba_rms_norm": True, "mlp_multipliers": [0.7, 0.3]},
+        {
+            "FalconH1RMSNormGated": fits.gated_rms_norm(
+                norm_before_gate=True, cast="fp32-weight", groups="n_groups"
+            ),
+            "FalconH1MLP": fits.gated_mlp(act="silu", multipliers=True),
+        },
+    ),
+    "phi3": ("Phi3", {}, {"Phi3MLP": fits.packed_mlp(act="silu")}),
+    "glm4": ("Glm4", {}, {"Glm4MLP": fits.packed_mlp(act="silu")}),
+    "nemotron": ("Nemotron", {}, {"NemotronMLP": fits.mlp()}),
+    "gpt_oss": ("GptOss", EXPERTS, {"GptOssExperts": fits.clamped_experts()}),
+}  # fmt: skip
+
+
+def build(model_type: str, dtype: torch.dtype) -> torch.nn.Module:
+    """A small causal LM."""
+    prefix, changes, _ = MODELS[model_type]
+    config = getattr(importlib.import_module("transformers"), f"{prefix}Config")(**SMALL | changes)
+    torch.manual_seed(0)
+    model = getattr(importlib.import_module("transformers"), f"{prefix}ForCausalLM")(config).to(dtype).train()
+    with torch.no_grad():  # norms start with weights of 1 and 0, which would hide a mistake
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture(params=MODELS)
+def model_type(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model type whose patch declares the fits under test and no others."""
+    name = request.param
+    module = f"transformers.models.{name}.modeling_{name}"
+    patch = ModelPatch(model_type=name, module=module, fits=MODELS[name][2], head=None, mini="")
+    monkeypatch.setitem(registry().models, name, patch)
+    monkeypatch.setitem(registry()._owners, ("model", name), ["tests"])
+    return name
+
+
+GRADIENTS_OF_ANOTHER_KERNEL = ("olmo", torch.bfloat16)  # torch's layer_norm of bf16, where upstream's is one of fp32
+
+
+def step(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Logits and all gradients."""
+    ids = torch.arange(22).view(2, 11) * 7 % 61
+    out = model(input_ids=ids, labels=ids, use_cache=False)
+    out.loss.backward()
+    return [out.logits.detach(), *[p.grad for p in model.parameters() if p.grad is not None]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_patched_models_have_upstreams_bits(model_type: str, dtype: torch.dtype) -> None:
+    plain = build(model_type, dtype)
+    patched = copy.deepcopy(plain)
+    report = liger.autopatch(patched, prefer="reference", strict=True)
+    assert {row.cls for row in report.applied} == {key.rpartition(".")[2] for key in MODELS[model_type][2]}
+    with count_ops() as counts:
+        found = step(patched)
+    assert {op for op, _ in counts} == {row.op for row in report.applied}
+    expected = step(plain)
+    if (model_type, dtype) == GRADIENTS_OF_ANOTHER_KERNEL:
+        found, expected = found[:1], expected[:1]  # the next test compares them, within the contract
+    for f, e in zip(found, expected, strict=True):
+        assert f.dtype == e.dtype and torch.equal(f, e)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_each_module_passes_its_probe(model_type: str, dtype: torch.dtype) -> None:
+    report = liger.plan(build(model_type, dtype), prefer="reference", verify=True, strict=True)
+    assert all("verified with" in row.reason for row in report.applied)
+
+
+def replace(fit: Fit, **options: Any) -> Fit:
+    """The fit with other options."""
+    return dataclasses.replace(fit, options={**fit.options, **options})
+
+
+WRONG: dict[str, tuple[str, Fit, str]] = {  # class, fit, reason
+    "eps": ("OlmoLayerNorm", fits.layer_norm(eps=1e-6), "does not compute layer_norm with eps=1e-06: torch.float32"),
+    "no eps": ("OlmoLayerNorm", fits.layer_norm(), "it has no float attribute 'eps'"),
+    "heads": ("CohereLayerNorm", fits.rms_norm(cast="fp32-weight"), "its weight has shape (4, 8), expected one dim"),
+    "rms": ("NanoChatRMSNorm", fits.rms_norm(cast="fp32-weight", eps="eps", offset=0.5), "does not compute rms_norm"),
+    "order": ("MambaRMSNormGated", replace(MAMBA_NORM, norm_before_gate=True), "norm_before_gate=True"),
+    "groups": ("MambaRMSNormGated", replace(MAMBA_NORM, group_size=None), "does not compute gated_rms_norm"),
+    "count": ("MambaRMSNormGated", replace(MAMBA_NORM, groups="groups"), "it has no integer attribute 'groups'"),
+    "cast": ("Qwen3NextRMSNormGated", replace(QWEN_NORM, cast="fp32-weight"), "torch.bfloat16 with torch.bfloat16"),
+    "gate": ("Qwen3NextRMSNormGated", replace(QWEN_NORM, activation="sigmoid"), "activation='sigmoid'"),
+    "multipliers": ("FalconH1MLP", fits.gated_mlp(act="silu"), "its forward does not compute silu_mul"),
+    "no multipliers": (
+        "Phi3MLP",
+        fits.gated_mlp(act="silu", multipliers=True),
+        "it has no gate_proj, up_proj, gate_mul",
+    ),
+    "layout": ("Phi3MLP", fits.packed_mlp(act="silu", layout="up_gate"), "layout='up_gate'"),
+    "activation": ("Glm4MLP", fits.packed_mlp(act="gelu"), "its activation SiLUActivation does not compute gelu"),
+    "relu2": ("FalconH1MLP", fits.mlp(), "its activation SiLUActivation does not compute relu2"),
+    "experts": ("GptOssExperts", fits.experts(act="silu", layout="interleaved"), "does not compute silu_mul_packed"),
+    "clamp": ("GptOssExperts", fits.clamped_experts(layout="gate_up"), "does not compute silu_mul_clamped_packed"),
+    "limit": ("GptOssExperts", fits.clamped_experts(limit="swiglu_limit"), "it has no float attribute 'swiglu_limit'"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_word_is_refused(wrong: str) -> None:
+    cls, fit, reason = WRONG[wrong]
+    model_type = next(name for name, (_, _, declared) in MODELS.items() if cls in declared)
+    module = next(m for m in build(model_type, torch.float32).modules() if type(m).__name__ == cls)
+    found = load(fit.match)(module, fit.options)
+    assert found is not None and reason in found
+
+
+def test_experts_whose_forward_does_not_call_the_method() -> None:
+    transformers = importlib.import_module("transformers")
+    config = transformers.MixtralConfig(**SMALL | EXPERTS)
+    experts = next(m for m in transformers.MixtralForCausalLM(config).modules() if type(m).__name__ == "MixtralExperts")
+    fit = fits.experts(act="silu")
+    experts.config._experts_implementation = "eager"
+    assert "its eager forward does not call _apply_gate" in load(fit.match)(experts, fit.options)
+    experts.config._experts_implementation = "grouped_mm"
+    assert load(fit.match)(experts, fit.options) is None
+    patched = load(fit.adapter)(type(experts), load(registry().op(fit.op).reference), **fit.options)["_apply_gate"]
+    x = torch.randn(3, 8)
+    assert torch.equal(patched(experts, x), experts._apply_gate(x))
+
+
+def test_layer_norm_over_two_dimensions_is_refused() -> None:
+    fit = fits.layer_norm()
+    norm = torch.nn.LayerNorm((3, 4))
+    assert load(fit.match)(norm, fit.options) == "it normalises over (3, 4), expected one dimension"
+
+
+def test_without_a_gate_upstream_runs() -> None:
+    norm = next(m for m in build("mamba2", torch.float32).modules() if type(m).__name__ == "MambaRMSNormGated")
+    adapter = load(MAMBA_NORM.adapter)(type(norm), None, **MAMBA_NORM.options)["forward"]
+    x = torch.randn(2, 3, norm.weight.numel())
+    assert torch.equal(adapter(norm, x), norm(x))
+
+
+class MLP(torch.nn.Module):
+    """As llama's, with an activation of choice."""
+
+    def __init__(self, act: str) -> None:
+        super().__init__()
+        self.gate_proj = self.up_proj = self.down_proj = torch.nn.Identity()
+        self.act_fn = ACT2FN[act]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+@pytest.mark.parametrize("declared", fits.GATED)
+@pytest.mark.parametrize("actual", [*fits.GATED, "gelu_new", "relu", "gelu_fast"])
+def test_activation_is_compared_bit_by_bit(declared: str, actual: str) -> None:
+    reason = match_gated_mlp(MLP(actual), fits.gated_mlp(act=declared).options)
+    assert (reason is None) == (declared == actual), reason
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_norms_of_torch_with_and_without_parameters(affine: bool) -> None:
+    assert match_layer_norm(torch.nn.LayerNorm(8, elementwise_affine=affine), fits.layer_norm().options) is None
+    plain = torch.nn.RMSNorm(8, eps=1e-6, elementwise_affine=affine)
+    assert match_rms_norm(plain, fits.rms_norm(cast="fp32-weight", eps="eps").options) is None
+
+
+def test_layer_norm_under_autocast_keeps_the_dtype_of_upstream(device: str) -> None:
+    norm = torch.nn.LayerNorm(16, device=device)
+    x = torch.randn(3, 16, device=device).bfloat16()
+    patched = layer_norm(torch.nn.LayerNorm, load(registry().op("layer_norm").reference), eps="eps")["forward"]
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        assert patched(norm, x).dtype == norm(x).dtype
