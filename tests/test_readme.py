@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from liger import hookspecs
+from liger.registry import registry
 from liger.scaffold import app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,6 +88,8 @@ def test_command(words, tmp_path):
             pass
         case [pip, "install", *arguments] if Path(pip).name == "pip":
             check_pip(arguments)
+        case ["liger", "tune", *ops]:  # needs a GPU
+            assert ops and set(ops) <= registry().ops.keys()
         case ["liger", *arguments]:
             env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}  # doctor calls that a problem
             subprocess.run([sys.executable, "-m", "liger", *arguments], check=True, env=env, cwd=tmp_path)

@@ -65,6 +65,10 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
     return write
 
 
+def test_tests_see_no_table_that_was_not_asked_for() -> None:
+    assert VARIABLE in os.environ  # set by liger.testing's plugin, empty by default
+
+
 # -- The rule and what comes before it ---------------------------------------------------------------------------------
 def test_without_a_table_the_rule_decides_once_for_each_shape() -> None:
     assert rule(64, False, ASSUMED) == {"BLOCK": 64, "num_warps": 4, "ROWS": 2} == rule(64, False, ASSUMED)

@@ -31,10 +31,10 @@ FORWARD, BACKWARD = "tuned:forward_settings", "tuned:backward_settings"
 
 
 @pytest.fixture(autouse=True)
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A registry with the op ``doubled`` alone, and a user's table that is not there yet."""
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("the interpreter has to be on before triton is imported; on a GPU `liger tune` itself is the test")
+    if os.environ.get("TRITON_INTERPRET") != "1" and not request.node.get_closest_marker("gpu"):
+        pytest.skip("runs in triton's interpreter, which has to be on before triton is imported")
     monkeypatch.setenv(VARIABLE, str(tmp_path / "launches.json"))
     previous = registry.use(registry.Registry(Plugins([EntryPoint("tuned", "tuned", GROUP)])))
     dispatch.reset()
@@ -148,6 +148,29 @@ def test_real_times_of_the_interpreter(table: Path) -> None:
 
     run(timer, table, dtype="float32")
     assert {mode for mode, _ in seen} == {"forward", "backward"} and {n for _, n in seen} == {2}
+
+
+def test_a_size_that_does_not_fit_is_left_out_and_said(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def narrow(subject: Subject, *rest: Any) -> list[list[float]]:
+        if subject.point.sizes["H"] == 40:
+            raise torch.OutOfMemoryError("16 GiB")
+        return clock(larger_is_faster)(subject, *rest)
+
+    said: list[str] = []
+    found = tune(["doubled"], table, device="cpu", timer=narrow, say=said.append)
+    assert {one.request.arguments[0] for one in found} == {48}
+    assert said[1] == "doubled R=4 H=40: left out, out of memory: 16 GiB"
+
+
+@pytest.mark.gpu(1)
+def test_real_times_of_a_gpu(table: Path) -> None:
+    forward, backward = tune(["doubled"], table, sizes={"R": 4096, "H": 4096}, seconds=60)
+    said = "\n".join([*forward.tried, *backward.tried])
+    assert "of the time" in said and "out of resource: threads" in said
+    assert not settings.read(table).problems
+    kept = json.loads(table.read_text())["entries"]
+    assert [e["function"] for e in kept] == [f.request.function for f in (forward, backward) if f.better]
+    assert forward.better  # blocks of 32 elements are far too small
 
 
 # -- Refusals ----------------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ GELU_SLOPE = "gelu'(gate_multiplier * gate), of the tanh form or of the exact on
 CLAMPED_SLOPE = "s * (1 + alpha * g * (1 - s)) where gate <= limit, g = min(gate, limit), s = sigmoid(alpha * g)"
 TILES = "1024 elements, of one wide row or several narrow ones; ceil(R / rows) * ceil(H / columns) programs"
 SPLIT_LAYOUT = Option(default="gate_up", values=("up_gate", "interleaved"))
+TIMED = ("silu_mul", "gelu_mul")  # kernels with results in benchmarks/results
 TURN_LAYOUT = Option(default="interleaved", values=("gate_up", "up_gate"))
 
 
@@ -69,6 +70,7 @@ def gated(name: str, slope: str, packed: bool = False) -> Kernel:
                 "sigmoid and 1 - sigmoid from exp(-|x|), so that neither cancels",
             ),
         ),
+        measured=("sm90",) if name in TIMED else (),
     )
 
 

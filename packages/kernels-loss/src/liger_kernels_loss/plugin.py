@@ -83,6 +83,7 @@ CROSS_ENTROPY_TRITON = Kernel(
         grid={"_losses": ROWS, "_backward": "up to 8192 columns of one row; N x ceil(V / 8192) programs"},
         precision=(*STATISTICS, "the gradient is rounded once, to the logits' dtype"),
     ),
+    measured=("sm90",),
 )
 
 LINEAR_CROSS_ENTROPY = Op(
@@ -128,6 +129,7 @@ LINEAR_CROSS_ENTROPY_TRITON = Kernel(
     bytes="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_bytes",
     flops="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_flops",
     profile=linear_profile({"_losses": ROWS, "_scale": "4096 elements of a gradient; ceil(n / 4096) programs"}),
+    measured=("sm90",),
 )
 
 

@@ -14,20 +14,38 @@ from typing import Any
 import torch
 
 from liger._partials_triton import add_partials
-from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
+from liger.launch import GPU, as_rows, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import settings
 from liger_kernels_norm._gated_kernels_triton import _backward, _backward_wide, _forward, _forward_wide, _row_means
 
 WIDE = 8192  # columns a program holds
 
 
-# -- Launches ----------------------------------------------------------------------------------------------------------
-def _tile(N: int) -> tuple[int, int, int]:
-    """BLOCK, ROWS and warps: 2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
+# -- How much a program does -------------------------------------------------------------------------------------------
+def _tile(N: int) -> dict[str, int]:
+    """2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
     block = next_power_of_2(N)
     rows = max(1, 2048 // block)
-    return block, rows, min(16, max(4, block * rows // 512))
+    return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // 512))}
 
 
+@settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16))
+def _forward_settings(N: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_forward``."""
+    return _tile(N)
+
+
+@settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16), STAGES=(1, 2, 3), PROGRAMS=(1, 2, 4))
+def _backward_settings(N: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_backward``, and ``PROGRAMS`` per multiprocessor, each with the loads of a next tile on the way.
+
+    8 warps or more: with 16 values a thread narrow rows spill on some GPUs.
+    """
+    tile = _tile(N)
+    return {**tile, "num_warps": max(8, tile["num_warps"]), "STAGES": 2, "PROGRAMS": 2}
+
+
+# -- Launches ----------------------------------------------------------------------------------------------------------
 def _forward_fake(
     x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor | None, eps: float, how: list[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,9 +68,9 @@ def _launch_forward(
     if N > WIDE:
         launch(_forward_wide, (rows,), tensors, (eps,), num_warps=16, N=N, G=groups, BLOCK=WIDE // 2, **consts)
     else:
-        block, height, warps = _tile(N)
-        consts = {"N": N, "G": groups, "BLOCK": block, "ROWS": height, **consts}
-        launch(_forward, (ceil_div(rows, height),), tensors, (rows, eps), num_warps=warps, **consts)
+        chosen = _forward_settings(N, x.element_size(), gpu(x.device))
+        consts = {"N": N, "G": groups, **chosen, **consts}
+        launch(_forward, (ceil_div(rows, chosen["ROWS"]),), tensors, (rows, eps), **consts)
     return y, rstd
 
 
@@ -86,19 +104,17 @@ def _launch_backward(
     groups, silu, first, _ = how
     R, N = x.shape[0], x.shape[1] // groups
     made = _backward_fake(dy, x, gate, weight, rstd, how, needs)
-    block, height, warps = _tile(N)
-    # 2 programs per multiprocessor, each with the loads of a next tile on the way
-    splits = (
-        min(ceil_div(R, height), max(1, 2 * processors(x.device) // groups)) if N <= WIDE else min(ceil_div(R, 8), 16)
-    )
+    device, splits = gpu(x.device), min(ceil_div(R, 8), 16)
+    if N <= WIDE:
+        chosen = _backward_settings(N, x.element_size(), device).copy()
+        splits = min(ceil_div(R, chosen["ROWS"]), max(1, chosen.pop("PROGRAMS") * device.processors // groups))
     parts = x.new_empty((splits, groups * N), dtype=torch.float32) if needs[2] else None
     out = [t if need else None for t, need in zip(made[:2], needs, strict=False)]
     inputs = (dy, x, gate, weight, rstd)
     consts: dict[str, Any] = {"SILU": silu, "FIRST": first}
     if N <= WIDE:
-        consts = {"N": N, "G": groups, "BLOCK": block, "ROWS": height, **consts, "STAGES": 2}
-        # 8 warps or more: with 16 values a thread narrow rows spill on some GPUs
-        launch(_backward, (splits * groups,), (*inputs, *out, parts), (R,), num_warps=max(warps, 8), **consts)
+        consts = {"N": N, "G": groups, **chosen, **consts}
+        launch(_backward, (splits * groups,), (*inputs, *out, parts), (R,), **consts)
     else:
         means = torch.empty_like(rstd)
         shape: dict[str, Any] = {"N": N, "G": groups}

@@ -5,21 +5,20 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
 
 from liger._partials_triton import add_partials
-from liger.launch import ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
+from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import cached, settings
 from liger_kernels_norm._group_kernels_triton import _apply, _backward, _channel_sums, _dx, _forward, _statistics
 
 TILE = 4096  # elements: 8 KB in bf16, 16 values a thread
-PROGRAMS = 4  # per multiprocessor; with fewer groups than that several programs share one
 
 
 class _Plan(NamedTuple):
-    """How a group is cut: tiles of CH channels and BS positions, and how many programs share it."""
+    """How a group is cut, of settings: tiles of CH channels and BS positions, and how many programs share it."""
 
     CG: int
     S: int
@@ -36,20 +35,31 @@ class _Plan(NamedTuple):
         return {"CG": self.CG, "S": self.S, "CH": self.CH, "BS": self.BS}
 
 
-@functools.lru_cache(maxsize=1024)
-def _plan(groups: int, CG: int, S: int, multiprocessors: int) -> _Plan:
-    """For that many groups of CG channels and S positions."""
+@settings(num_warps=(4, 8, 16), PROGRAMS=(1, 2, 4, 8))
+def _tile_settings(CG: int, S: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Tiles of CH channels and BS positions, 16 values a thread, and ``PROGRAMS`` per multiprocessor.
+
+    With fewer groups than that several programs share one.
+    """
     BS = min(next_power_of_2(S), TILE)
     CH = min(next_power_of_2(CG), TILE // BS)
-    blocks, across = ceil_div(CG, CH), ceil_div(S, BS)
-    sharing = max(1, min(blocks * across, PROGRAMS * multiprocessors // max(1, groups)))
-    return _Plan(CG, S, CH, BS, min(8, max(4, CH * BS // 512)), blocks, across, sharing)
+    return {"CH": CH, "BS": BS, "num_warps": min(8, max(4, CH * BS // 512)), "PROGRAMS": 4}
+
+
+@cached
+def _plan(groups: int, CG: int, S: int, itemsize: int, device: GPU) -> _Plan:
+    """For that many groups of CG channels and S positions."""
+    tile = _tile_settings(CG, S, itemsize, device)
+    blocks, across = ceil_div(CG, tile["CH"]), ceil_div(S, tile["BS"])
+    sharing = max(1, min(blocks * across, tile["PROGRAMS"] * device.processors // max(1, groups)))
+    return _Plan(CG, S, tile["CH"], tile["BS"], tile["num_warps"], blocks, across, sharing)
 
 
 def _plan_of(x: torch.Tensor, num_groups: int) -> tuple[int, _Plan]:
     """Number of groups in the batch, and the plan."""
     groups, C = x.shape[0] * num_groups, x.shape[1]
-    return groups, _plan(groups, C // num_groups, x.numel() // max(1, x.shape[0] * C), processors(x.device))
+    positions = x.numel() // max(1, x.shape[0] * C)
+    return groups, _plan(groups, C // num_groups, positions, x.element_size(), gpu(x.device))
 
 
 def _forward_fake(

@@ -10,28 +10,40 @@ each row first, then tiles of columns.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 
 from liger._partials_triton import add_partials
-from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
+from liger.launch import GPU, as_rows, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import settings
 from liger_kernels_norm._modulated_kernels_triton import _backward, _forward, _row_means, _sample_sums
 
 WIDE = 8192  # columns a program holds
-PROGRAMS = 4  # of the backward, per multiprocessor
+
+
+# -- How much a program does -------------------------------------------------------------------------------------------
+@settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16))
+def _forward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
+    if H > WIDE:  # 8 values a thread: with 16, or with more threads, the loops spill on some GPUs
+        return {"BLOCK": WIDE // 4, "ROWS": 1, "num_warps": 8}
+    block = next_power_of_2(H)
+    rows = max(1, 2048 // block)
+    return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // 512))}
+
+
+@settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16), STAGES=(1, 2, 3), PROGRAMS=(1, 2, 4, 6, 8))
+def _backward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_backward``, and ``PROGRAMS`` per multiprocessor: wide rows are cut into tiles of columns."""
+    if H > WIDE:
+        return {"COLS": 256, "ROWS": 8, "num_warps": 4, "STAGES": 1, "PROGRAMS": 4}
+    block = next_power_of_2(H)
+    rows = max(1, 2048 // block)
+    warps = min(16, max(8, block * rows // 512))
+    return {"COLS": block, "ROWS": rows, "num_warps": warps, "STAGES": 2, "PROGRAMS": 4}
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
-def _tile(H: int) -> tuple[int, int, int]:
-    """BLOCK, ROWS and warps: 2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
-    if H > WIDE:
-        return WIDE // 4, 1, 8  # 8 values a thread: with 16, or with more threads, the loops spill on some GPUs
-    block = next_power_of_2(H)
-    rows = max(1, 2048 // block)
-    return block, rows, min(16, max(4, block * rows // 512))
-
-
 def _forward_fake(
     x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor | None, eps: float, llama: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,17 +59,15 @@ def _launch_forward(
     """x (B * T, H), scale, shift (B, H), contiguous -> y (B * T, H), rstd (B * T,) fp32."""
     R, H = x.shape
     y, rstd = _forward_fake(x, scale, shift, weight, eps, llama)
-    block, rows, warps = _tile(H)
+    chosen = _forward_settings(H, x.element_size(), gpu(x.device))
     launch(
         _forward,
-        (ceil_div(R, rows),),
+        (ceil_div(R, chosen["ROWS"]),),
         (x, scale, shift, weight, y, rstd),
         (R, R // max(1, scale.shape[0]), eps),
-        num_warps=warps,
         fuse_multiply_add=not llama,  # each step is rounded by itself
         H=H,
-        BLOCK=block,
-        ROWS=rows,
+        **chosen,
         LLAMA=llama,
     )
     return y, rstd
@@ -94,23 +104,20 @@ def _launch_backward(
     made = _backward_fake(dy, x, scale, weight, rstd, shift_dtype, needs)
     dx, dscale, dshift = (t if need else None for t, need in zip(made[:3], needs, strict=False))
     T = R // max(1, B)
-    cols, rows, warps = _tile(H)
-    means = None
-    if H > WIDE:
-        if dx is not None:
-            means = torch.empty_like(rstd)
-            launch(_row_means, (R,), (dy, x, scale, weight, rstd, means), (T,), num_warps=warps, H=H, BLOCK=cols)
-        cols, rows, warps = 256, 8, 4
-    rows = min(rows, next_power_of_2(T))
-    across = ceil_div(H, cols)
-    splits = max(1, min(ceil_div(T, rows), ceil_div(PROGRAMS * processors(x.device), max(1, B * across))))
+    device, means = gpu(x.device), None
+    if H > WIDE and dx is not None:
+        means = torch.empty_like(rstd)
+        held = _forward_settings(H, x.element_size(), device)
+        how = {"num_warps": held["num_warps"], "BLOCK": held["BLOCK"]}
+        launch(_row_means, (R,), (dy, x, scale, weight, rstd, means), (T,), H=H, **how)
+    chosen = _backward_settings(H, x.element_size(), device).copy()
+    chosen["ROWS"] = min(chosen["ROWS"], next_power_of_2(T))
+    across, programs = ceil_div(H, chosen["COLS"]), chosen.pop("PROGRAMS") * device.processors
+    splits = max(1, min(ceil_div(T, chosen["ROWS"]), ceil_div(programs, max(1, B * across))))
     p = x.new_empty((splits, B, H), dtype=torch.float32) if needs[1] or needs[3] else None
     s = x.new_empty((splits, B, H), dtype=torch.float32) if needs[2] else None
     tensors = (dy, x, scale, weight, rstd, means, dx, p, s)
-    shape: dict[str, Any] = {"H": H, "COLS": cols, "ROWS": rows, "STAGES": 2 if H <= WIDE else 1}
-    launch(
-        _backward, (B * splits, across), tensors, (T, splits), num_warps=max(warps, 8) if H <= WIDE else warps, **shape
-    )
+    launch(_backward, (B * splits, across), tensors, (T, splits), H=H, **chosen)
     if p is not None or s is not None:
         each = x.new_empty((B, H), dtype=torch.float32) if needs[3] else None
         grid = (B * ceil_div(H, 512),)

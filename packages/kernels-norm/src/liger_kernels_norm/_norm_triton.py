@@ -102,7 +102,7 @@ def _launch_forward(
     if H == 0:
         return y, s, mean, rstd
     N = 1 if weight is None else weight.numel() // H
-    constants = {"H": H, "N": N, "TERMS": terms, "CAST": CAST_MODE[cast]}
+    constants: dict[str, Any] = {"H": H, "N": N, "TERMS": terms, "CAST": CAST_MODE[cast]}
     rows = rstd.numel()
     if H > FORWARD_LIMIT:
         launch(_forward_wide, (rows,), tensors, (eps, offset), num_warps=8, **constants, BLOCK=4096)
@@ -152,15 +152,13 @@ def _launch_backward(
     need_db: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """All tensors contiguous -> dx, dweight, dbias; None for what is not needed."""
-    dx, dw, db = _backward_fake(
-        dy, ds, x, weight, bias, mean, rstd, cast, offset, terms, need_dx, need_dw, need_db
-    )
+    dx, dw, db = _backward_fake(dy, ds, x, weight, bias, mean, rstd, cast, offset, terms, need_dx, need_dw, need_db)
     H = x.shape[-1]
     if H == 0:
         return dx, dw, db
     N = 1 if weight is None else weight.numel() // H
     R = rstd.numel() // N
-    constants = {"H": H, "N": N, "CAST": CAST_MODE[cast]}
+    constants: dict[str, Any] = {"H": H, "N": N, "CAST": CAST_MODE[cast]}
     wide = _backward_limit(x, bias) < H
     if wide:
         programs = min(ceil_div(R, 8), 16)

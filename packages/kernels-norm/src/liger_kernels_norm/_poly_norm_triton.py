@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from liger._partials_triton import add_partials
-from liger.launch import as_rows, ceil_div, launch, next_power_of_2, private_op, processors, refuse_second_derivative
+from liger.launch import GPU, as_rows, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
+from liger.settings import settings
 
 WIDE = 8192  # columns a program holds
 
@@ -167,16 +168,32 @@ def _backward(
         tl.store(db_ptr + tl.program_id(0), tl.sum(total0))
 
 
-# -- Launches ----------------------------------------------------------------------------------------------------------
-def _tile(H: int) -> tuple[int, int, int]:
-    """BLOCK, ROWS and warps: 2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
-    if H > WIDE:
-        return WIDE // 4, 1, 8  # 8 values a thread: with 16, or with more threads, the loops spill on some GPUs
+# -- How much a program does -------------------------------------------------------------------------------------------
+def _tile(H: int) -> dict[str, int]:
+    """2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
+    if H > WIDE:  # 8 values a thread: with 16, or with more threads, the loops spill on some GPUs
+        return {"BLOCK": WIDE // 4, "ROWS": 1, "num_warps": 8}
     block = next_power_of_2(H)
     rows = max(1, 2048 // block)
-    return block, rows, min(16, max(4, block * rows // 512))
+    return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // 512))}
 
 
+@settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16))
+def _forward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_forward``."""
+    return _tile(H)
+
+
+@settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16), STAGES=(1, 2, 3), PROGRAMS=(1, 2, 4, 6, 8))
+def _backward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_backward``, and ``PROGRAMS`` per multiprocessor.
+
+    A next tile's loads are on the way meanwhile; in wide rows the inner loops keep enough of them there.
+    """
+    return {**_tile(H), "STAGES": 2 if H <= WIDE else 1, "PROGRAMS": 4}
+
+
+# -- Launches ----------------------------------------------------------------------------------------------------------
 def _forward_fake(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -190,9 +207,8 @@ def _launch_forward(
     """x (R, H) contiguous -> y (R, H), rstd (R, 3) fp32."""
     R, H = x.shape
     y, rstd = _forward_fake(x, weight, bias, eps)
-    block, rows, warps = _tile(H)
-    tensors = (x, weight, bias, y, rstd)
-    launch(_forward, (ceil_div(R, rows),), tensors, (R, eps), num_warps=warps, H=H, BLOCK=block, ROWS=rows)
+    chosen = _forward_settings(H, x.element_size(), gpu(x.device))
+    launch(_forward, (ceil_div(R, chosen["ROWS"]),), (x, weight, bias, y, rstd), (R, eps), H=H, **chosen)
     return y, rstd
 
 
@@ -220,16 +236,15 @@ def _launch_backward(
     """dy, x (R, H) contiguous -> dx (R, H), dw (3,), db like bias; an empty tensor for what is not needed."""
     R, H = x.shape
     made = _backward_fake(dy, x, weight, bias, rstd, needs)
-    block, rows, warps = _tile(H)
-    programs = min(ceil_div(R, rows), 4 * processors(x.device))
+    device = gpu(x.device)
+    chosen = _backward_settings(H, x.element_size(), device).copy()
+    programs = min(ceil_div(R, chosen["ROWS"]), chosen.pop("PROGRAMS") * device.processors)
     parts = [
         x.new_empty((programs, n), dtype=torch.float32) if need else None
         for n, need in zip((3, 1), needs[1:], strict=True)
     ]
     tensors = (dy, x, weight, rstd, made[0] if needs[0] else None, *parts)
-    # a next tile's loads are on the way meanwhile; in wide rows the inner loops keep enough of them there
-    stages = 2 if H <= WIDE else 1
-    launch(_backward, (programs,), tensors, (R,), num_warps=warps, H=H, BLOCK=block, ROWS=rows, STAGES=stages)
+    launch(_backward, (programs,), tensors, (R,), H=H, **chosen)
     for part, out in zip(parts, made[1:], strict=True):
         if part is not None:
             add_partials(part, out)

@@ -14,7 +14,7 @@ import torch
 from liger._partials_triton import add_partials
 from liger.launch import ceil_div, gpu, launch, next_power_of_2, private_op, processors, refuse_second_derivative
 from liger_kernels_rope._norm_turn_triton import qk_norm_rope_backward, qk_norm_rope_forward
-from liger_kernels_rope._turn_triton import ELEMENTS, PER_THREAD, axes_of, dense_last, strides, tile
+from liger_kernels_rope._turn_triton import ELEMENTS, axes_of, dense_last, strides, tile
 
 FORWARD = ELEMENTS, ELEMENTS, 16  # elements a thread; 32 are 4 % slower
 BACKWARD_ELEMENTS = 5120  # of q and k in one program: of each it holds x, dy and a sum for the weight's gradient

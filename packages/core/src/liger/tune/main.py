@@ -32,8 +32,9 @@ def main(ops: Sequence[str], sizes: str, dtype: str, seconds: float, out: Path |
     set_environment(smoke=False)  # before anything imports triton
     from liger.tune.search import tune
 
-    with console.status("tune") as status:
-        found = tune(ops, file, sizes=parse(sizes), dtype=dtype, seconds=seconds, say=status.update)
+    wanted = parse(sizes)
+    with console.status("tuning"):
+        found = tune(ops, file, sizes=wanted, dtype=dtype, seconds=seconds, say=console.print)
     show(found, console)
     kept = sum(one.better for one in found)
     where = "later processes use it" if file == settings.user_table() else f"{settings.VARIABLE}={file} uses it"

@@ -164,12 +164,13 @@ def tune(
                 say(f"{at.op.name} {at.case}: left out for lack of time")
                 continue
             say(f"{at.op.name} {at.case}")
-            subject = make_subject(kernel, at, dtype, device)
-            for one in tune_point(subject, deadline, timer or time_in_turn, skip=found):
-                found[one.request] = one
-                if one.better:
-                    settings.write(file, [one.entry(device)])
-            del subject
+            try:
+                for one in tune_point(make_subject(kernel, at, dtype, device), deadline, timer or time_in_turn, found):
+                    found[one.request] = one
+                    if one.better:
+                        settings.write(file, [one.entry(device)])
+            except torch.OutOfMemoryError as error:
+                say(f"{at.op.name} {at.case}: left out, out of memory: {str(error)[:200]}")
             release(device)
     return list(found.values())
 
