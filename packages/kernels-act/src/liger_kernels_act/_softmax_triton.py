@@ -198,7 +198,7 @@ def _held_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, 
 
 @functools.cache
 def _streamed_stages(V: int, itemsize: int, device: GPU) -> int:
-    """Up to three rows at a time in shared memory, whose last 4 KB are for the reductions; 0 if there are not even two."""
+    """Rows at a time, up to three, in shared memory, whose last 4 KB are for the reductions; 0 if not even two fit."""
     fit = (device.shared - 4096) // (V * itemsize)
     return 0 if V > STREAMED or V % 8 or fit < 1 else 1 + min(2, fit)
 

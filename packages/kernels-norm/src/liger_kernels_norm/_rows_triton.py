@@ -103,7 +103,7 @@ def _forward(
 
 
 @triton.jit(do_not_specialize=["R", "offset"])
-def _backward(
+def _backward(  # noqa: C901
     dy_ptr,  # (R, N, H)
     ds_ptr,  # (R, N, H) or None: gradient of x + residual
     x_ptr,  # (R, N, H), residual included

@@ -60,7 +60,7 @@ class RMSNorm(torch.nn.Module):
 
 
 class FusedAddRMSNorm(RMSNorm):
-    """Residual sum and RMSNorm of it; see ``liger.ops.fused_add_rms_norm``. Arguments as of ``RMSNorm``, without a bias."""
+    """Residual sum and RMSNorm of it; see ``liger.ops.fused_add_rms_norm``. Arguments as of ``RMSNorm``; no bias."""
 
     def __init__(
         self,
