@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import os
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from transformers.activations import ACT2FN
 import liger
 from liger.declare import Fit, ModelPatch, load
 from liger.registry import registry
+from liger.swap import is_swapped
 from liger.testing import count_ops
 from liger_hf import fits
 from liger_hf.mlps import match_gated_mlp
@@ -126,10 +128,26 @@ def test_patched_models_have_upstreams_bits(model_type: str, dtype: torch.dtype)
         assert f.dtype == e.dtype and torch.equal(f, e)
 
 
+INTERPRETED = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1")
+
+
+@pytest.mark.parametrize("kernel", ["reference", pytest.param("triton", marks=INTERPRETED)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_each_module_passes_its_probe(model_type: str, dtype: torch.dtype) -> None:
-    report = liger.plan(build(model_type, dtype), prefer="reference", verify=True, strict=True)
-    assert all("verified with" in row.reason for row in report.applied)
+def test_each_module_passes_its_probe(model_type: str, dtype: torch.dtype, kernel: str) -> None:
+    report = liger.plan(build(model_type, dtype), prefer=kernel, verify=True, strict=True)
+    assert all(f"/{kernel} on cpu" in row.reason for row in report.applied)
+
+
+def test_each_module_compiles_as_one_graph(model_type: str) -> None:
+    model = build(model_type, torch.float32)
+    liger.autopatch(model, prefer="reference", strict=True)
+    patched = {type(m).__name__: m for m in model.modules() if is_swapped(type(m))}
+    for module in patched.values():
+        torch._dynamo.reset()
+        fit = next(f for key, f in MODELS[model_type][2].items() if key.endswith(type(module).__name__))
+        probe = load(fit.probe)(module, torch.Generator().manual_seed(0))
+        compiled = torch.compile(lambda *x, m=module, run=probe.run: run(m, *x), backend="eager", fullgraph=True)
+        assert torch.equal(compiled(*probe.inputs), probe.run(module, *probe.inputs))
 
 
 def replace(fit: Fit, **options: Any) -> Fit:
@@ -183,6 +201,35 @@ def test_experts_whose_forward_does_not_call_the_method() -> None:
     patched = load(fit.adapter)(type(experts), load(registry().op(fit.op).reference), **fit.options)["_apply_gate"]
     x = torch.randn(3, 8)
     assert torch.equal(patched(experts, x), experts._apply_gate(x))
+
+
+WIDE = fits.rms_norm(cast="fp32-weight", eps="eps")
+KIMI_NORM = replace(QWEN_NORM, cast="fp32-weight", activation="sigmoid")
+OTHERS = {  # class: model, arguments, fit, whether upstream computes it
+    "Gemma3nRMSNorm": ("gemma3n", (8,), WIDE, True),
+    "Gemma4RMSNorm": ("gemma4", (8, 1e-6, False), WIDE, True),  # without a weight
+    "Llama4TextL2Norm": ("llama4", (), WIDE, True),
+    "Llama4TextRMSNorm": ("llama4", (8,), fits.rms_norm(cast="llama", eps="eps"), True),
+    "DeepseekV4UnweightedRMSNorm": ("deepseek_v4", (), WIDE, False),  # it rounds 1 / rms
+    "FalconMambaWeightlessRMSNorm": ("falcon_mamba", (8,), WIDE, False),  # it has a weight and ignores it
+    "T5LayerNorm": ("t5", (8,), fits.rms_norm(cast="llama"), False),  # it does not round 16-bit rows for fp32 weights
+    "Zamba2RMSNormGated": ("zamba2", (8, 4), MAMBA_NORM, True),
+    "NemotronHRMSNormGated": ("nemotron_h", (8, 4), MAMBA_NORM, True),
+    "FalconH1RMSNormGated": (
+        "falcon_h1", (8, 1e-6, 2, False), replace(MAMBA_NORM, cast="fp32-weight", groups="n_groups", group_size=None),
+        True,
+    ),
+    "KimiLinearRMSNormGated": ("kimi_linear", (8,), KIMI_NORM, True),
+    "OlmoHybridRMSNormGated": ("olmo_hybrid", (8,), QWEN_NORM, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cls", OTHERS)
+def test_norms_of_other_families(cls: str) -> None:
+    model, arguments, fit, fits_it = OTHERS[cls]
+    module = getattr(importlib.import_module(f"transformers.models.{model}.modeling_{model}"), cls)(*arguments)
+    found = load(fit.match)(module, fit.options)
+    assert found is None if fits_it else f"its forward does not compute {fit.op}" in found
 
 
 def test_layer_norm_over_two_dimensions_is_refused() -> None:

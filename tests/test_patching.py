@@ -514,12 +514,14 @@ def test_class_replaced_in_its_module_is_named(pair, monkeypatch):
     assert rows["LlamaRMSNorm"].status == "skipped" and f"replaced by {__name__}" in rows["LlamaRMSNorm"].reason
 
 
-def test_fit_for_a_class_that_does_not_exist_is_a_row(pair, monkeypatch):
+@pytest.mark.parametrize("home", ["", "torch.nn.modules.normalization.", "no.such.module."])
+def test_fit_for_a_class_that_does_not_exist_is_a_row(pair, monkeypatch, home):
     patch = registry().models["llama"]
-    fits = {**patch.fits, "LlamaTypo": patch.fits["LlamaMLP"]}
+    fits = {**patch.fits, f"{home}Typo": patch.fits["LlamaMLP"]}
     monkeypatch.setitem(registry().models, "llama", dataclasses.replace(patch, fits=fits))
     (row,) = liger.plan(pair.plain()).skipped
-    assert row.status == "refused" and row.reason.endswith("has no class 'LlamaTypo'")
+    where = home.removesuffix(".") or patch.module
+    assert row.status == "refused" and row.reason == f"{where} has no class 'Typo'"
 
 
 def test_hooks_on_the_head_see_logits(pair):

@@ -96,6 +96,11 @@ FURTHER = {  # class: model, config class, changes of the config, fit, a fit tha
         "llama4", "Llama4TextConfig", {}, fits.rope_complex(),
         fits.rope_complex(unsqueeze_dim=1), "apply_rotary_emb failed on q, k and complex numbers: The size of",
     ),
+    "Llama4VisionAttention": (
+        "llama4", "Llama4VisionConfig", {"hidden_size": 32, "num_attention_heads": 4},
+        fits.rope_complex(function="vision_apply_rotary_emb"),
+        fits.rope_complex(function="reshape_for_broadcast"), "reshape_for_broadcast failed on q, k and complex numbers",
+    ),
     "DeepseekV2Attention": (
         "deepseek_v2", "DeepseekV2Config", MLA, fits.rope_complex(unsqueeze_dim=1),
         fits.rope(function="apply_rotary_emb"), "apply_rotary_emb takes (xq, xk, freqs_cis)",

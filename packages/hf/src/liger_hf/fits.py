@@ -229,7 +229,7 @@ def rope_complex(*, function: str = "apply_rotary_emb", unsqueeze_dim: int = 2) 
     """The rotary embedding by complex numbers inside an attention module, compared in the same way.
 
     Args:
-        function: as in ``rope``.
+        function: as in ``rope``; llama4's vision tower calls "vision_apply_rotary_emb".
         unsqueeze_dim: where upstream's q and k have their heads: 2 for llama4, 1 for deepseek_v2.
     """
     return Fit(

@@ -27,6 +27,7 @@ def liger_register_fits() -> Sequence[Fit]:
         fits.mlp(),
         fits.clamped_experts(),
         fits.rope("half"),
+        fits.rope_complex(),
         fits.causal_lm_head(),
     ]
 

@@ -6,7 +6,7 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -34,10 +34,11 @@ def rope_complex(original: type, op: Rotate, *, function: str, unsqueeze_dim: in
 
 
 def as_upstream_complex(op: Rotate, unsqueeze_dim: int) -> Rotate:
-    """The op behind upstream's parameters."""
+    """The op behind upstream's parameters, whose names differ; a vision tower's numbers are (T, 1, D / 2)."""
 
-    def rotate(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
-        return op(xq, xk, freqs_cis, unsqueeze_dim=unsqueeze_dim)
+    def rotate(q: Tensor, k: Tensor, *freqs: Tensor, **named: Tensor) -> tuple[Tensor, Tensor]:
+        (numbers,) = (*freqs, *named.values())
+        return op(q, k, numbers.view(-1, q.shape[3 - unsqueeze_dim], numbers.shape[-1]), unsqueeze_dim=unsqueeze_dim)
 
     return rotate
 
@@ -191,7 +192,7 @@ def _computes_complex(upstream: types.FunctionType, unsqueeze_dim: int) -> str |
         q, k = (torch.randn(2, 3, n, 8, generator=generator).to(dtype) for n in (4, 1))
         if unsqueeze_dim == 1:
             q, k = q.transpose(1, 2), k.transpose(1, 2)
-        freqs = torch.view_as_complex(torch.randn(2, 3, 4, 2, generator=generator))
+        freqs = torch.view_as_complex(torch.randn(1, 3, 4, 2, generator=generator))
         try:
             found = upstream(q, k, freqs)
         except Exception as error:
@@ -254,14 +255,20 @@ def _attend(module: Any, hidden: Tensor, position_embeddings: Any) -> Tensor:
         further: dict[str, Any] = {"cu_seqlens": whole}
     else:
         further = {"attention_mask": None}
-    out = module.forward(hidden, position_embeddings=position_embeddings, **further)
+    further["freqs_ci" if "freqs_ci" in _parameters(module) else "position_embeddings"] = position_embeddings
+    out = module.forward(hidden, **further)
     return out if isinstance(out, Tensor) else out[0]
 
 
 def _is_packed(module: Any) -> bool:
     """Whether it is an attention of a vision tower, which takes all images as one row of tokens."""
+    return "cu_seqlens" in _parameters(module)
+
+
+def _parameters(module: Any) -> Collection[str]:
+    """Names of what upstream's forward takes."""
     cls: Any = original_class(module)
-    return "cu_seqlens" in inspect.signature(cls.forward).parameters
+    return inspect.signature(cls.forward).parameters
 
 
 def _rotated(module: Any) -> int:
