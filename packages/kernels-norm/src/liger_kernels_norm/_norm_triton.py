@@ -181,8 +181,8 @@ def _launch_backward(
     else:
         again = (dy, x) if H > 8192 else (None, None)
         all_of = (dy, ds, x, weight, mean, rstd, *again, dx, dw_parts, db_parts)
-        # a row of one column, or of equal ones, has g - mean(g) = 0: not what an fma leaves of the product's rounding
-        fuse = mean is None
+        # one column has g - mean(g) = 0, and not what an fma leaves of the product's rounding
+        fuse = mean is None or H > 1
         numbers = (R, offset)
         launch(_backward, (programs, N), all_of, numbers, fuse_multiply_add=fuse, **constants, TERMS=terms, **chosen)
     if parts is not None:
