@@ -155,6 +155,11 @@ def test_bad_input(call: Callable[[], torch.Tensor], error: type[Exception], mes
         call()
 
 
+@pytest.mark.triton
+def test_wide_rows_with_a_weight_for_each_head(device: str) -> None:
+    Case(kernel=find("cohere_norm/triton"), dtype="bfloat16", sizes={"R": 3, "H": 33001}, variant="heads").check(device)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", OPS[:3])
 @pytest.mark.parametrize("sizes", [{"R": 8192, "H": 4096}, {"R": 4099, "H": 5461}, {"R": 257, "H": 16384}])

@@ -98,7 +98,7 @@ FUSED_ADD_RMS_NORM = op(
 LAYER_NORM = op(
     "layer_norm",
     options={"eps": EPS},
-    sizes={"R": (1, 3, 7), "H": (96, 511, 9001, 16385, 33001)},
+    sizes={"R": (1, 3, 7), "H": (96, 9001, 511, 16385, 33001)},
     sweeps=(WIDTHS, HEADS),
     peers={
         "F.layer_norm": "liger_kernels_norm._peers:torch_layer_norm",
