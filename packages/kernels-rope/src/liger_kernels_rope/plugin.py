@@ -191,6 +191,7 @@ QK_NORM_ROPE_TRITON = Kernel(
     name="triton",
     fn="liger_kernels_rope._qk_norm_rope_triton:qk_norm_rope_triton",
     rank=10,
+    measured=("sm90",),
     needs=_needs(D=2048),
     bytes="liger_kernels_rope.qk_norm_rope:qk_norm_rope_bytes",
     profile=Profile(
