@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from liger import nn, ops
@@ -39,3 +40,19 @@ def test_rope_complex(device: str, generator: torch.Generator) -> None:
     tensors, options = rope_complex_inputs(device, torch.float32, **SIZES, P=8, generator=generator)
     assert equal(nn.ComplexRoPE(**options)(*tensors), ops.rope_complex(*tensors, **options))
     assert repr(nn.ComplexRoPE()) == "ComplexRoPE(unsqueeze_dim=1)"
+
+
+@pytest.mark.triton
+def test_the_inverse_of_complex_angles(device: str, generator: torch.Generator) -> None:
+    """The conjugate is lazy: in memory its imaginary part has the other sign."""
+    (q, k, freqs), options = rope_complex_inputs(device, torch.float32, **SIZES, P=8, generator=generator)
+    found = ops.rope_complex(q, k, freqs.conj(), **options, kernel="triton")
+    for f, e in zip(found, ops.rope_complex(q, k, freqs.conj(), **options, kernel="reference"), strict=True):
+        torch.testing.assert_close(f, e)
+
+
+@pytest.mark.triton
+def test_one_table_for_cos_and_sin_compiles(device: str, generator: torch.Generator) -> None:
+    (q, k, cos, _), _ = rope_inputs(device, torch.float32, **SIZES, D=16, generator=generator)
+    compiled = torch.compile(lambda *t: ops.rope(*t, t[2], kernel="triton"), backend="aot_eager", fullgraph=True)
+    assert equal(compiled(q, k, cos), ops.rope(q, k, cos, cos, kernel="reference"))

@@ -60,6 +60,7 @@ def launch(
         fuse_multiply_add,
         _alignment(pointers),
         _widths(numbers),
+        *map(type, numbers),
         tuple([None if t is None else t.dtype for t in tensors]),
         values,
     )

@@ -58,7 +58,7 @@ def cohere_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-5, ker
     >>> ops.cohere_norm(torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(3), eps=0.0)
     tensor([[-1.2247,  0.0000,  1.2247]])
     """
-    check_eps("cohere_norm", eps)
+    eps = check_eps("cohere_norm", eps)
     check_input("cohere_norm", x)
     shapes = tuple(x.shape[-1:]), tuple(x.shape[-2:])
     check_beside("cohere_norm", "weight", weight, x, *shapes, why="the last of x")

@@ -76,8 +76,8 @@ def fused_add_rms_norm(
     """
     op = "fused_add_rms_norm"
     check_choice(op, "cast", cast, CASTS)
-    check_eps(op, eps)
-    check_number(op, "offset", offset)
+    eps = check_eps(op, eps)
+    offset = check_number(op, "offset", offset)
     check_input(op, x)
     check_beside(op, "residual", residual, x, tuple(x.shape), why="like x")
     if weight is not None:

@@ -77,7 +77,7 @@ def group_norm(
     tensor([[[-1.,  1.],
              [-1.,  1.]]])
     """
-    check_eps("group_norm", eps)
+    eps = check_eps("group_norm", eps)
     check_input("group_norm", x, 2)
     check_count("group_norm", "num_groups", num_groups)
     if x.shape[1] % num_groups:

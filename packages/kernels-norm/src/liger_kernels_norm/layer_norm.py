@@ -68,7 +68,7 @@ def layer_norm(
     >>> ops.layer_norm(torch.tensor([[1.0, 2.0, 3.0]]), eps=0.0)
     tensor([[-1.2247,  0.0000,  1.2247]])
     """
-    check_eps("layer_norm", eps)
+    eps = check_eps("layer_norm", eps)
     check_input("layer_norm", x)
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None:

@@ -99,8 +99,8 @@ def rms_norm(
     tensor([[0.8485, 2.2627]])
     """
     check_choice("rms_norm", "cast", cast, CASTS)
-    check_eps("rms_norm", eps)
-    check_number("rms_norm", "offset", offset)
+    eps = check_eps("rms_norm", eps)
+    offset = check_number("rms_norm", "offset", offset)
     check_input("rms_norm", x)
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None:
