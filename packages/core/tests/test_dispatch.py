@@ -197,3 +197,17 @@ def test_a_compiled_call_beyond_a_limit_is_served_by_another_kernel() -> None:
         with count_ops() as counts:
             step(torch.ones(2, width), torch.ones(width))
         assert next(iter(counts))[1] == ("right" if width == 4 else "reference")
+
+
+def test_a_kernel_from_before_an_op_gained_a_tensor_still_serves_calls_without(monkeypatch) -> None:
+    """Third parties' kernels do not break when an op gets an optional argument."""
+    from liger.dispatch import Candidate, _arity
+
+    def old(x, weight, *, eps):
+        return eps
+
+    candidate = Candidate("old", old, _arity(old), (), ())
+    x = torch.ones(2)
+    assert candidate.accepts((x, x), {}, {}) and candidate.accepts((x, x, None), {}, {})
+    assert not candidate.accepts((x, None, x), {}, {})
+    assert _arity(lambda *tensors: None) > 100

@@ -8,6 +8,8 @@ in plain Python, which dynamo traces without a graph break.
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,15 +28,24 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kernel that serves this device and these dtypes; ``limits`` are what is left to compare on each call."""
+    """A kernel that serves this device and these dtypes; ``limits`` are what is left to compare on each call.
+
+    ``arity``: how many tensors its function takes. An op may have gained an optional one since the kernel was written.
+    """
 
     name: str
     fn: Callable[..., Any]
+    arity: int
     max_size: tuple[tuple[str, int], ...]
     options: tuple[tuple[str, tuple[Any, ...]], ...]
 
-    def accepts(self, sizes: Mapping[str, int], options: Mapping[str, Any]) -> bool:
-        """Whether sizes and options lie inside the kernel's limits."""
+    def accepts(
+        self, tensors: Sequence[torch.Tensor | None], sizes: Mapping[str, int], options: Mapping[str, Any]
+    ) -> bool:
+        """Whether the function takes all tensors that are given, and sizes and options lie inside its limits."""
+        for extra in tensors[self.arity :]:
+            if extra is not None:
+                return False
         for name, limit in self.max_size:
             if sizes[name] > limit:
                 return False
@@ -152,10 +163,10 @@ def run(
     dtypes = tuple([t.dtype for t in tensors if t is not None and t.dtype.is_floating_point])
     for entry in candidates(op, tensors[0].device, dtypes, by_hand, anywhere):  # type: ignore[union-attr]
         candidate: Candidate = getattr(TABLE, entry)
-        if candidate.accepts(sizes, options):
+        if candidate.accepts(tensors, sizes, options):
             if LOG.observers:
                 _observe(op, candidate.name)
-            return candidate.fn(*tensors, **options)
+            return candidate.fn(*tensors[: candidate.arity], **options)
     raise KernelUnavailable(_explain(op, tensors, options, sizes, by_hand or anywhere))
 
 
@@ -258,13 +269,29 @@ def _enter(kernel: Kernel) -> str:
     needs = kernel.needs
     entry = f"{kernel.op}__{kernel.name}"
     limits = tuple(needs.max_size.items()), tuple(needs.options.items())
-    setattr(TABLE, entry, Candidate(kernel.name, load(kernel.fn), *limits))
+    fn = load(kernel.fn)
+    setattr(TABLE, entry, Candidate(kernel.name, fn, _arity(fn), *limits))
     return entry
+
+
+def _arity(fn: Callable[..., Any]) -> int:
+    """Number of positional parameters."""
+    kinds = [p.kind for p in inspect.signature(fn).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return sys.maxsize
+    return sum(k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds)
 
 
 def _observe(op: str, kernel: str) -> None:
     for observer in LOG.observers:
         observer(op, kernel)
+
+
+def _why_not(kernel: Kernel, call: Call, prefer: str | None, tensors: int) -> list[str]:
+    why = reasons(kernel, call, prefer)
+    if not why and (arity := _arity(load(kernel.fn))) < tensors:
+        why.append(f"it takes {arity} tensors, {tensors} were given")
+    return why
 
 
 def _where(call: Call) -> str:
@@ -280,7 +307,7 @@ def _explain(
 ) -> str:
     dtypes = [t.dtype for t in tensors if t is not None and t.dtype.is_floating_point]
     call = make_call(op, tensors[0].device, dtypes, prefer, sizes, options)  # type: ignore[union-attr]
-    rows = [f"  {k.id}: {'; '.join(reasons(k, call, prefer))}" for k in registry().kernels(op)]
+    rows = [f"  {k.id}: {'; '.join(_why_not(k, call, prefer, len(tensors)))}" for k in registry().kernels(op)]
     asked = f"kernel {prefer!r} of {op} was asked for and" if prefer else f"no kernel of {op}"
     cannot = "cannot serve" if prefer else "can serve"
     return f"{asked} {cannot} {_where(call)}, sizes={dict(sizes)}:\n" + "\n".join(rows)

@@ -228,8 +228,8 @@ class _Norm(torch.autograd.Function):
 
 def rms_norm_triton(
     x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
     *,
     eps: float,
     cast: str,

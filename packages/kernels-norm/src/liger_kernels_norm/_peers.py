@@ -13,13 +13,13 @@ EPS = 1e-6
 
 
 @peer("torch", cuda=False)
-def torch_rms_norm(x: torch.Tensor, weight: torch.Tensor, bias: None) -> torch.Tensor:
+def torch_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """torch's own."""
     return F.rms_norm(x, x.shape[-1:], weight, EPS)
 
 
 @peer("liger_kernel", overwrites=True)  # its backward writes into the output's gradient
-def liger_rms_norm(x: torch.Tensor, weight: torch.Tensor, bias: None) -> torch.Tensor:
+def liger_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """liger-kernel 0.8.5: offset 0, llama's casts, in place."""
     from liger_kernel.ops import LigerRMSNormFunction
 
@@ -27,7 +27,7 @@ def liger_rms_norm(x: torch.Tensor, weight: torch.Tensor, bias: None) -> torch.T
 
 
 @peer("quack")
-def quack_rms_norm(x: torch.Tensor, weight: torch.Tensor, bias: None) -> torch.Tensor:
+def quack_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """quack-kernels 0.6.5."""
     from quack import rmsnorm
 

@@ -127,10 +127,10 @@ def rms_norm_inputs(
     if variant == "three dimensions":
         x = torch.stack((x, x.flip(0)), dim=1)
     if variant == "weightless":
-        return (x.to(device, dtype), None, None), {"offset": 0.5}
-    bias = torch.randn(H, generator=generator).to(device, dtype) if variant == "bias" else None
+        return (x.to(device, dtype), None), {"offset": 0.5}
+    bias = (torch.randn(H, generator=generator).to(device, dtype),) if variant == "bias" else ()
     gemma = {"cast": "gemma", "offset": 1.0} if variant == "gemma" else {}
-    return (x.to(device, dtype), weight.to(device, dtype), bias), gemma
+    return (x.to(device, dtype), weight.to(device, dtype), *bias), gemma
 
 
 def norm_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:
