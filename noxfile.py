@@ -119,8 +119,9 @@ def kernel_tests() -> list[str]:
 
 
 def part() -> str:
-    """Which part of the kernels' checks a plain `nox` runs, from the number of commits; "0/1", all, where git is mute."""
-    found = subprocess.run(("git", "rev-list", "--count", "HEAD"), cwd=ROOT, capture_output=True, text=True, check=False)
+    """Which part of the kernels' checks a plain `nox` runs, by the number of commits; "0/1", all, where git is mute."""
+    words = ("git", "rev-list", "--count", "HEAD")
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     return f"{int(found.stdout) % PARTS}/{PARTS}" if found.returncode == 0 else "0/1"
 
 

@@ -68,9 +68,7 @@ def test_l2norm_is_upstreams(dtype: torch.dtype, device: str, generator: torch.G
 
 @pytest.mark.parametrize("dtype", DTYPES[:2])
 @pytest.mark.parametrize("cast", ["llama", "gemma"])
-def test_fused_add_is_the_two_steps(
-    cast: str, dtype: torch.dtype, device: str, generator: torch.Generator
-) -> None:
+def test_fused_add_is_the_two_steps(cast: str, dtype: torch.dtype, device: str, generator: torch.Generator) -> None:
     x, residual = (rows(generator, device, dtype, 3, 5, 64).requires_grad_() for _ in range(2))
     w = rows(generator, device, dtype, 64)
     y, s = ops.fused_add_rms_norm(x, residual, w, cast=cast, kernel="reference")
@@ -110,7 +108,9 @@ def test_no_columns(op: str, device: str) -> None:
 def test_modules(device: str, generator: torch.Generator) -> None:
     x, residual = (rows(generator, device, torch.float32, 2, 3, 16) for _ in range(2))
     norm = liger.nn.LayerNorm(16, eps=1e-3, device=device)
-    assert isinstance(norm, torch.nn.LayerNorm) and torch.equal(norm(x), ops.layer_norm(x, norm.weight, norm.bias, eps=1e-3))
+    assert isinstance(norm, torch.nn.LayerNorm) and torch.equal(
+        norm(x), ops.layer_norm(x, norm.weight, norm.bias, eps=1e-3)
+    )
     assert set(norm.state_dict()) == {"weight", "bias"}
     with pytest.raises(ValueError, match=r"normalized_shape is \(3, 16\), expected one dimension"):
         liger.nn.LayerNorm((3, 16))

@@ -113,12 +113,15 @@ def check_tensor(op: str, name: str, value: object) -> None:
         raise TypeError(f"{op}: {name} must be a tensor, got {type(value).__name__}")
 
 
-def check_number(op: str, name: str, value: object, expected: str = "a number") -> None:
-    """Raise TypeError that names the argument unless ``value`` is a Python or numpy number."""
-    if isinstance(value, (int, float)):
-        return
+def check_number(op: str, name: str, value: Any, expected: str = "a number") -> float:
+    """``value`` as a float: kernels are compiled for the type of a number, and 0 must not be another kernel than 0.0.
+
+    Raises:
+        TypeError: it is no Python or numpy number; the message names the argument.
+    """
     if isinstance(value, torch.Tensor) or not hasattr(value, "__float__"):
         raise TypeError(f"{op}: {name} must be {expected}, got {type(value).__name__}")
+    return float(value)
 
 
 def run(
@@ -140,6 +143,10 @@ def run(
     Raises:
         KernelUnavailable: the kernel chosen by hand cannot serve the call, or none can.
     """
+    if torch.compiler.is_compiling():
+        tensors = _distinct(tensors)
+    else:  # kernels read the memory, where a lazy minus sign is not
+        tensors = [t.resolve_neg() if t is not None and t.is_neg() else t for t in tensors]
     by_hand = kernel or CONTEXT.prefer.get(op)
     anywhere = None if by_hand else CONTEXT.prefer.get("*")
     dtypes = tuple([t.dtype for t in tensors if t is not None and t.dtype.is_floating_point])
@@ -150,6 +157,15 @@ def run(
                 _observe(op, candidate.name)
             return candidate.fn(*tensors, **options)
     raise KernelUnavailable(_explain(op, tensors, options, sizes, by_hand or anywhere))
+
+
+def _distinct(tensors: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+    """The same, but a view where a tensor comes again: dynamo takes none twice into an ``autograd.Function``."""
+    out: list[torch.Tensor | None] = []
+    for t in tensors:
+        again = t is not None and any(t is other for other in out)
+        out.append(t.view_as(t) if again and t is not None else t)
+    return out
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -60,6 +60,7 @@ def launch(
         fuse_multiply_add,
         _alignment(pointers),
         _widths(numbers),
+        *map(type, numbers),
         tuple([None if t is None else t.dtype for t in tensors]),
         values,
     )
@@ -173,7 +174,8 @@ def gpu(device: torch.device) -> GPU:
     if torch.version.hip:
         return GPU(found.gcnArchName.partition(":")[0], found.multi_processor_count, found.shared_memory_per_block)
     name = f"sm{found.major}{found.minor}"
-    return GPU(name, found.multi_processor_count, found.shared_memory_per_block_optin)
+    shared: int = found.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    return GPU(name, found.multi_processor_count, shared)
 
 
 def processors(device: torch.device) -> int:

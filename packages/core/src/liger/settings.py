@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from liger.declare import load
-from liger.errors import PluginError
 
 FORMAT = 1
 FIELDS = {"function": str, "architecture": str, "arguments": dict, "constants": dict, "reason": str}
@@ -191,7 +190,7 @@ def load_entries(file: Path) -> list[Any]:
         return []
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is no JSON: {error}") from None
     entries = data.get("entries") if isinstance(data, dict) and data.get("format") == FORMAT else None
     if not isinstance(entries, list):
@@ -226,7 +225,7 @@ def _rule(name: str) -> tuple[Rule | None, str]:
     """The rule of that name, its module imported, or why there is none."""
     try:
         load(name)
-    except (ImportError, PluginError) as error:
+    except Exception as error:  # any text may stand in a file
         return None, f"function {name!r} is not there: {error}"
     return RULES.get(name), f"{name} decides no launch settings"
 

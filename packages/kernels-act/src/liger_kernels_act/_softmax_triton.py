@@ -159,20 +159,21 @@ def _backward_wide(
     blocks,  # ceil(V / BLOCK); as a constant it makes LLVM unroll the loops until they spill
     V: tl.constexpr,
     BLOCK: tl.constexpr,
+    SINGLE: tl.constexpr,  # one block: without loops a fifth faster
     LOG: tl.constexpr,
 ):
     for row in range(tl.program_id(0), R, tl.num_programs(0)):
         start = row * tl.full((), V, tl.int64)
         terms = tl.zeros((BLOCK,), tl.float32)
-        for i in range(blocks):
+        for i in range(1 if SINGLE else blocks):
             cols = i * BLOCK + tl.arange(0, BLOCK)
             at = start + cols
             dy = tl.load(dy_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_last").to(tl.float32)
             y = tl.load(y_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_last").to(tl.float32)
             terms += _weighted(y, dy, LOG)
         total = tl.sum(terms, axis=0)
-        for i in range(blocks):  # backwards: the end of the row is what the nearest cache still holds
-            cols = (blocks - 1 - i) * BLOCK + tl.arange(0, BLOCK)
+        for i in range(1 if SINGLE else blocks):  # backwards: the nearest cache still holds the end of the row
+            cols = (0 if SINGLE else blocks - 1 - i) * BLOCK + tl.arange(0, BLOCK)
             at = start + cols
             dy = tl.load(dy_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
             y = tl.load(y_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
@@ -198,7 +199,7 @@ def _held_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, 
 
 @functools.cache
 def _streamed_stages(V: int, itemsize: int, device: GPU) -> int:
-    """Up to three rows at a time in shared memory, whose last 4 KB are for the reductions; 0 if there are not even two."""
+    """Rows at a time, up to three, in shared memory, whose last 4 KB are for the reductions; 0 if not even two fit."""
     fit = (device.shared - 4096) // (V * itemsize)
     return 0 if V > STREAMED or V % 8 or fit < 1 else 1 + min(2, fit)
 
@@ -250,7 +251,9 @@ def _launch_backward_kernel(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor,
         return
     chosen = _backward_wide_settings(V, y.element_size(), device)
     programs = R if V > ALONE else min(R, 2 * device.processors)
-    launch(_backward_wide, (programs,), (dy, y, dx), (R, ceil_div(V, chosen["BLOCK"])), V=V, **chosen, LOG=log)
+    blocks = ceil_div(V, chosen["BLOCK"])
+    constants = {"V": V, **chosen, "SINGLE": blocks == 1, "LOG": log}
+    launch(_backward_wide, (programs,), (dy, y, dx), (R, blocks), **constants)
 
 
 def _parts(V: int) -> dict[str, Any]:

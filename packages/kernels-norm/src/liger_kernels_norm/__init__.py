@@ -1,1 +1,1 @@
-"""Liger kernels: RMSNorm."""
+"""Liger kernels: RMSNorm, LayerNorm and other norms."""

@@ -7,16 +7,17 @@ import torch
 from liger.dispatch import check_number, check_tensor
 
 
-def check_eps(op: str, eps: object) -> None:
-    """Raise unless ``eps`` is a finite number, 0 or more.
+def check_eps(op: str, eps: object) -> float:
+    """``eps`` as a float, a finite number, 0 or more.
 
     Raises:
         TypeError: it is no number.
         ValueError: it is negative, nan or infinite.
     """
-    check_number(op, "eps", eps)
-    if not 0.0 <= eps < float("inf"):  # type: ignore[operator]
+    number = check_number(op, "eps", eps)
+    if not 0.0 <= number < float("inf"):
         raise ValueError(f"{op}: eps is {eps!r}, expected a finite number, 0 or more")
+    return number
 
 
 def check_choice(op: str, name: str, value: object, choices: tuple[object, ...]) -> None:

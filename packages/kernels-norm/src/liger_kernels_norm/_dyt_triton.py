@@ -169,6 +169,8 @@ def _launch_backward(
     """dy, x (R, H) contiguous -> the four gradients; an empty tensor for what is not needed."""
     R, H = x.shape
     made = _backward_fake(dy, x, alpha, weight, bias, needs)
+    if H == 0:
+        return [t.zero_() for t in made]
     device = gpu(x.device)
     chosen = _backward_settings(H, x.element_size(), device).copy()
     across = ceil_div(H, chosen["COLS"])

@@ -175,16 +175,16 @@ def _launch_backward(
             tensors = (dy, ds, x, weight, mean, rstd, dx)
             launch(_backward_dx_wide, (R * N,), tensors, (offset,), num_warps=16, H=H, N=N, TERMS=terms, BLOCK=8192)
         if parts is not None:
-            tensors = (dy, x, mean, rstd, dw_parts, db_parts)
+            parameters = (dy, x, mean, rstd, dw_parts, db_parts)
             grid = (ceil_div(H, 512), programs, N)
-            launch(_backward_dw_wide, grid, tensors, (R,), num_warps=8, **constants, COLS=512, ROWS=8, STAGES=3)
+            launch(_backward_dw_wide, grid, parameters, (R,), num_warps=8, **constants, COLS=512, ROWS=8, STAGES=3)
     else:
         again = (dy, x) if H > 8192 else (None, None)
-        tensors = (dy, ds, x, weight, mean, rstd, *again, dx, dw_parts, db_parts)
-        # a row of one column, or of equal ones, has g - mean(g) = 0: not what an fma leaves of the product's rounding
-        fuse = mean is None
+        all_of = (dy, ds, x, weight, mean, rstd, *again, dx, dw_parts, db_parts)
+        # one column has g - mean(g) = 0, and not what an fma leaves of the product's rounding
+        fuse = mean is None or H > 1
         numbers = (R, offset)
-        launch(_backward, (programs, N), tensors, numbers, fuse_multiply_add=fuse, **constants, TERMS=terms, **chosen)
+        launch(_backward, (programs, N), all_of, numbers, fuse_multiply_add=fuse, **constants, TERMS=terms, **chosen)
     if parts is not None:
         add_partials(parts, *sums)
     return dx, dw, db
@@ -192,7 +192,7 @@ def _launch_backward(
 
 # -- Autograd ----------------------------------------------------------------------------------------------------------
 class _Norm(torch.autograd.Function):
-    """Saves what was normalised, the weight and the row statistics; xhat is recomputed, one product instead of R x H."""
+    """Saves what was normalised, the parameters and the row statistics; xhat, one product, is recomputed."""
 
     @staticmethod
     def forward(ctx, op, x, residual, weight, bias, eps, cast, offset, center, terms):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -70,16 +72,16 @@ class _QuackLayerNorm(torch.autograd.Function):
     """quack offers the two kernels; their parameters are fp32."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias):  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         from quack.rmsnorm import layernorm_fwd
 
         wide = weight.float()
         y, rstd, mean = layernorm_fwd(x, wide, bias.float(), 1e-5, return_rstd=True, return_mean=True)
         ctx.save_for_backward(x, wide, rstd, mean)
-        return y
+        return y  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx, dy):  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, ...]:
         from quack.rmsnorm import layernorm_bwd
 
         x, weight, rstd, mean = ctx.saved_tensors

@@ -236,6 +236,8 @@ def _launch_backward(
     """dy, x (R, H) contiguous -> dx (R, H), dw (3,), db like bias; an empty tensor for what is not needed."""
     R, H = x.shape
     made = _backward_fake(dy, x, weight, bias, rstd, needs)
+    if H == 0:
+        return [t.zero_() for t in made]
     device = gpu(x.device)
     chosen = _backward_settings(H, x.element_size(), device).copy()
     programs = min(ceil_div(R, chosen["ROWS"]), chosen.pop("PROGRAMS") * device.processors)

@@ -89,13 +89,17 @@ def _forward(
     mask = (tokens < R)[:, None] & (cols < H)[None, :]
     at = rows[:, None] * H + cols[None, :]
     x = load_sum(x_ptr, r_ptr, s_ptr, at, mask)
-    scale = load_scale(w_ptr, head * H + cols, cols < H, offset)[None, :]  # on its way while the row is summed
+    early: tl.constexpr = mean_ptr is None or BLOCK <= 8192  # else there is no register to keep it
+    if early:  # on its way while the row is summed
+        scale = load_scale(w_ptr, head * H + cols, cols < H, offset)[None, :]
     if mean_ptr is not None:
         mean = tl.sum(x, axis=1) / H
         tl.store(mean_ptr + rows, mean, mask=tokens < R)
         x = tl.where((cols < H)[None, :], x - mean[:, None], 0.0)
     rstd = reciprocal_root(tl.sum(square(x, CAST, dtype), axis=1), eps, TERMS, CAST, dtype)
     tl.store(rstd_ptr + rows, rstd, mask=tokens < R)
+    if not early:
+        scale = load_scale(w_ptr, head * H + cols, cols < H, offset)[None, :]
     y = normalise(x, rstd[:, None], CAST, dtype) * scale
     if b_ptr is not None:
         y += tl.load(b_ptr + head * H + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
@@ -103,7 +107,7 @@ def _forward(
 
 
 @triton.jit(do_not_specialize=["R", "offset"])
-def _backward(
+def _backward(  # noqa: C901
     dy_ptr,  # (R, N, H)
     ds_ptr,  # (R, N, H) or None: gradient of x + residual
     x_ptr,  # (R, N, H), residual included

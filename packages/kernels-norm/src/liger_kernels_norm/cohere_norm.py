@@ -1,10 +1,11 @@
 """Cohere's norm: y = (x - mean(x)) / sqrt(var(x) + eps) * w over the last dimension; no bias, and w may differ by head.
 
-Source: LayerNorm (Ba, Kiros and Hinton 2016) as Cohere's models have it; with a weight (N, H) it is their norm of queries and
-keys, where x (..., N, H) has N heads.
-Shapes: x (..., H) with w (H,), or x (..., N, H) with w (N, H); y as x. R is the number of rows, leading dimensions together.
-Precision: everything in fp32, rounded once to x.dtype. Upstream computes the mean and then the mean of (x - mean)^2, which
-the reference repeats, so it has upstream's bits; ``layer_norm`` may differ from it in the last one.
+Source: LayerNorm (Ba, Kiros and Hinton 2016) as Cohere's models have it; with a weight (N, H) it is their norm of
+queries and keys, where x (..., N, H) has N heads.
+Shapes: x (..., H) with w (H,), or x (..., N, H) with w (N, H); y as x. R is the number of rows, the product of the
+leading dimensions.
+Precision: everything in fp32, rounded once to x.dtype. Upstream computes the mean and then the mean of (x - mean)^2,
+which the reference repeats, so it has upstream's bits; ``layer_norm`` may differ from it in the last one.
 Gradients: as of ``layer_norm``.
 """
 
@@ -34,9 +35,7 @@ def cohere_norm_reference(x: torch.Tensor, weight: torch.Tensor, *, eps: float =
 
 # -- Public ------------------------------------------------------------------------------------------------------------
 @public("cohere_norm")
-def cohere_norm(
-    x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-5, kernel: str | None = None
-) -> torch.Tensor:
+def cohere_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-5, kernel: str | None = None) -> torch.Tensor:
     """Mean-subtracting norm over the last dimension, without a bias.
 
     Args:
@@ -59,7 +58,7 @@ def cohere_norm(
     >>> ops.cohere_norm(torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(3), eps=0.0)
     tensor([[-1.2247,  0.0000,  1.2247]])
     """
-    check_eps("cohere_norm", eps)
+    eps = check_eps("cohere_norm", eps)
     check_input("cohere_norm", x)
     shapes = tuple(x.shape[-1:]), tuple(x.shape[-2:])
     check_beside("cohere_norm", "weight", weight, x, *shapes, why="the last of x")
@@ -70,7 +69,7 @@ def cohere_norm(
 def cohere_norm_inputs(
     device: str, dtype: torch.dtype, *, R: int, H: int, generator: torch.Generator, variant: str = ""
 ) -> tuple[Sequence[torch.Tensor], Mapping[str, Any]]:
-    """Rows of magnitude 1e-3, 1 and 1e3 in turn and weights around 1. Variant "heads": x (R, 3, H) and weight (3, H)."""
+    """Rows of magnitude 1e-3, 1 and 1e3 in turn, weights around 1. Variant "heads": x (R, 3, H), weight (3, H)."""
     heads = (3,) if variant == "heads" else ()
     x = rows_like_hidden_states(R * (heads or (1,))[0], H, generator).view(R, *heads, H)
     weight = 1 + 0.2 * torch.randn(*heads, H, generator=generator)

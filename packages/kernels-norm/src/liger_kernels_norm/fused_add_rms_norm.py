@@ -1,8 +1,8 @@
 """Residual sum and RMSNorm together: s = x + residual, y = rms_norm(s); both are returned.
 
 Source: the two lines of every pre-norm decoder layer; RMSNorm as in ``liger.ops.rms_norm``.
-Shapes: x, residual, s and y (..., H), weight (H,) or None. R is the number of rows, the product of the leading dimensions.
-Precision: s is rounded to the dtype promoted from x and residual, and the norm is taken of what was rounded, so that both
+Shapes: x, residual, s and y (..., H), weight (H,) or None. R is the number of rows, the product of the leading ones.
+Precision: s is rounded to the dtype promoted from x and residual, and the norm is taken of what was rounded: both
 results have the bits of the two separate steps; ``cast`` and ``offset`` as in ``rms_norm``.
 Gradients: dx = dresidual = (gradient of rms_norm at s from dy) + ds, added in fp32 and rounded once.
 Memory: s is kept for the backward, and no other tensor of its size.
@@ -61,8 +61,8 @@ def fused_add_rms_norm(
         kernel: choose a kernel by hand.
 
     Returns:
-        y (..., H), the normalised sum, in the dtype that ``rms_norm`` gives it; s (..., H), the sum, in the dtype promoted
-        from x and residual.
+        y (..., H), the normalised sum, in the dtype that ``rms_norm`` gives it; s (..., H), the sum, in the dtype
+        promoted from x and residual.
 
     Raises:
         ValueError: shapes do not match, an unknown ``cast``, or ``eps`` is negative or not finite,
@@ -76,8 +76,8 @@ def fused_add_rms_norm(
     """
     op = "fused_add_rms_norm"
     check_choice(op, "cast", cast, CASTS)
-    check_eps(op, eps)
-    check_number(op, "offset", offset)
+    eps = check_eps(op, eps)
+    offset = check_number(op, "offset", offset)
     check_input(op, x)
     check_beside(op, "residual", residual, x, tuple(x.shape), why="like x")
     if weight is not None:
@@ -97,9 +97,7 @@ def fused_add_rms_norm_inputs(
     return (x, residual, (1 + 0.2 * torch.randn(H, generator=generator)).to(device, dtype)), {}
 
 
-def fused_add_rms_norm_bytes(
-    tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]
-) -> dict[str, int]:
+def fused_add_rms_norm_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:
     """Read x and residual, write y and s; read s, dy and ds, write the gradient that both inputs share."""
     x, _, weight = tensors
     assert x is not None

@@ -112,7 +112,7 @@ def gated_rms_norm(
     check_choice(op, "cast", cast, CASTS)
     check_choice(op, "activation", activation, ACTIVATIONS)
     check_choice(op, "norm_before_gate", norm_before_gate, (True, False))
-    check_eps(op, eps)
+    eps = check_eps(op, eps)
     check_input(op, x)
     check_beside(op, "gate", gate, x, x.shape, why="that of x")
     check_count(op, "groups", groups)

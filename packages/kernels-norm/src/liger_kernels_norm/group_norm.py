@@ -77,7 +77,7 @@ def group_norm(
     tensor([[[-1.,  1.],
              [-1.,  1.]]])
     """
-    check_eps("group_norm", eps)
+    eps = check_eps("group_norm", eps)
     check_input("group_norm", x, 2)
     check_count("group_norm", "num_groups", num_groups)
     if x.shape[1] % num_groups:
@@ -98,13 +98,13 @@ def group_norm_inputs(
 ) -> tuple[Sequence[torch.Tensor | None], Mapping[str, Any]]:
     """x (N, G * C, S), samples of magnitude 1e-3, 1 and 1e3 in turn and off center, weights around 1, biases around 0.
 
-    Variants: "no parameters"; "no bias"; "image", (N, G * C, S, 2).
+    Variants: "no parameters"; "no bias"; "image", (N, G * C, 2, S).
     """
     x = torch.randn(N, G * C, S, generator=generator) + 0.5
     x = x * torch.tensor([1.0, 1e3, 1e-3])[torch.arange(N) % 3, None, None]
     weight, bias = 0.2 * torch.randn(2, G * C, generator=generator)
     if variant == "image":
-        x = torch.stack((x, x.flip(1)), dim=-1)
+        x = torch.stack((x, x.flip(1)), dim=2)
     w, b = (1 + weight).to(device, dtype), bias.to(device, dtype)
     chosen = {"no parameters": (None, None), "no bias": (w, None)}.get(variant, (w, b))
     return (x.to(device, dtype), *chosen), {"num_groups": G}

@@ -57,7 +57,7 @@ def l2norm(x: torch.Tensor, *, eps: float = 1e-6, cast: str = "fp32", kernel: st
     tensor([[0.6000, 0.8000]])
     """
     check_choice("l2norm", "cast", cast, CASTS)
-    check_eps("l2norm", eps)
+    eps = check_eps("l2norm", eps)
     check_input("l2norm", x)
     return run_rows("l2norm", (x,), {"eps": eps, "cast": cast}, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
 

@@ -1,10 +1,10 @@
 """LayerNorm: y = (x - mean(x)) / sqrt(var(x) + eps) * w + b, over the last dimension; var is the biased one.
 
 Source: Ba, Kiros and Hinton 2016, "Layer Normalization".
-Shapes: x (..., H), w (H,) or None, b (H,) or None, y (..., H). R is the number of rows, the product of the leading ones.
-Precision: mean, variance, product and sum in fp32, rounded once to x.dtype, whatever the dtype of w and b. The reference is
-``torch.nn.functional.layer_norm``, which does the same, so it has the bits of ``nn.LayerNorm``. The variance is taken of
-x - mean, not as a difference of squares, so that a large mean costs no digits.
+Shapes: x (..., H), w (H,) or None, b (H,) or None, y (..., H). R is the product of the leading dimensions.
+Precision: mean, variance, product and sum in fp32, rounded once to x.dtype, whatever the dtype of w and b. The
+reference is ``torch.nn.functional.layer_norm``, which does the same, so it has the bits of ``nn.LayerNorm``. The
+variance is taken of x - mean, not as a difference of squares, so that a large mean costs no digits.
 Gradients: with xhat = (x - mean) / sqrt(var + eps) and g = dy * w,
 dx = (g - mean(g) - xhat * mean(g * xhat)) / sqrt(var + eps), dw = sum over rows of dy * xhat, db = sum over rows of dy.
 """
@@ -31,8 +31,8 @@ def layer_norm_reference(
     """The definition: torch's own, of fp32 copies where dtypes differ."""
     if all(p is None or p.dtype == x.dtype for p in (weight, bias)):
         return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
-    wide = [p if p is None else acc(p) for p in (weight, bias)]
-    return F.layer_norm(acc(x), x.shape[-1:], *wide, eps).to(x.dtype)
+    w, b = (None if p is None else acc(p) for p in (weight, bias))
+    return F.layer_norm(acc(x), x.shape[-1:], w, b, eps).to(x.dtype)
 
 
 # -- Public ------------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def layer_norm(
     >>> ops.layer_norm(torch.tensor([[1.0, 2.0, 3.0]]), eps=0.0)
     tensor([[-1.2247,  0.0000,  1.2247]])
     """
-    check_eps("layer_norm", eps)
+    eps = check_eps("layer_norm", eps)
     check_input("layer_norm", x)
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None:

@@ -95,7 +95,7 @@ def modulated_rms_norm(
     """
     op = "modulated_rms_norm"
     check_choice(op, "cast", cast, CASTS)
-    check_eps(op, eps)
+    eps = check_eps(op, eps)
     check_input(op, x, 2)
     check_tensor(op, "scale", scale)
     dims = min(max(scale.dim(), 2), x.dim())

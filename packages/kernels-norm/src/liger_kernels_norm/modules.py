@@ -60,7 +60,7 @@ class RMSNorm(torch.nn.Module):
 
 
 class FusedAddRMSNorm(RMSNorm):
-    """Residual sum and RMSNorm of it; see ``liger.ops.fused_add_rms_norm``. Arguments as of ``RMSNorm``, without a bias."""
+    """Residual sum and RMSNorm of it; see ``liger.ops.fused_add_rms_norm``. Arguments as of ``RMSNorm``; no bias."""
 
     def __init__(
         self,
@@ -322,7 +322,7 @@ class GroupNorm(torch.nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if num_channels % num_groups:
+        if num_groups < 1 or num_channels % num_groups:
             raise ValueError(
                 f"GroupNorm: num_groups is {num_groups}, which does not divide num_channels, {num_channels}"
             )

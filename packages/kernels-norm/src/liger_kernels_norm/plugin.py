@@ -6,9 +6,11 @@ import liger
 from liger import Kernel, Op
 from liger_kernels_norm.declare import dyt, gated_rms_norm, group_norm, modulated_rms_norm, poly_norm, row_norms
 
+PARTS = (row_norms, gated_rms_norm, modulated_rms_norm, group_norm, dyt, poly_norm)
+DECLARED: list[Op | Kernel] = [declared for part in PARTS for declared in part.DECLARED]
+
 
 @liger.hookimpl
 def liger_register_ops() -> Sequence[Op | Kernel]:
     """Register the norms."""
-    parts = (row_norms, gated_rms_norm, modulated_rms_norm, group_norm, dyt, poly_norm)
-    return [declared for part in parts for declared in part.DECLARED]
+    return [*DECLARED]

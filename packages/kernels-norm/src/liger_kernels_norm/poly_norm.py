@@ -59,7 +59,7 @@ def poly_norm(
     >>> liger.ops.poly_norm(torch.tensor([[-1.0, 1.0]]), torch.tensor([0.5, 0.25, 0.125]), torch.zeros(1))
     tensor([[-0.3750,  0.8750]])
     """
-    check_eps("poly_norm", eps)
+    eps = check_eps("poly_norm", eps)
     check_input("poly_norm", x)
     check_beside("poly_norm", "weight", weight, x, (3,), why="of the third, second and first power")
     check_beside("poly_norm", "bias", bias, x, (1,), (), why="one element")

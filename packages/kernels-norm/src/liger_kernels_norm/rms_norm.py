@@ -2,7 +2,7 @@
 
 Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", eq. 4.
 An optional bias is added last: y = x / rms(x) * (offset + w) + b.
-Shapes: x (..., H), w (H,) or None, b (H,) or None, y (..., H). R is the number of rows, the product of the leading ones.
+Shapes: x (..., H), w (H,) or None, b (H,) or None, y (..., H). R is the product of the leading dimensions.
 Precision: the order of casts differs between model families and is named by ``cast``:
 
 =============  ==========================================================================  =====================
@@ -14,7 +14,7 @@ cast           what is rounded                                                  
 "none"         no cast at all: also the statistics are rounded to x.dtype at each step     promoted of x, w and b
 =============  ==========================================================================  =====================
 
-The offset is added to the weight in fp32, always, and the bias in the dtype of the product. Gradients: with xhat = x/rms
+The offset is added to the weight in fp32, always, the bias in the dtype of the product. Gradients: with xhat = x/rms
 and g = dy * (offset + w), dx = (g - xhat * mean(g * xhat)) / rms, dw = sum over rows of dy * xhat, db = sum of dy.
 """
 
@@ -99,8 +99,8 @@ def rms_norm(
     tensor([[0.8485, 2.2627]])
     """
     check_choice("rms_norm", "cast", cast, CASTS)
-    check_eps("rms_norm", eps)
-    check_number("rms_norm", "offset", offset)
+    eps = check_eps("rms_norm", eps)
+    offset = check_number("rms_norm", "offset", offset)
     check_input("rms_norm", x)
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None:

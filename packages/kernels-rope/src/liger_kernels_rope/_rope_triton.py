@@ -16,7 +16,10 @@ from liger_kernels_rope.rope import arrange, partner
 # -- Launches ----------------------------------------------------------------------------------------------------------
 def _tables(cos: torch.Tensor, sin: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin; views of the parts of complex numbers, which come without a sin."""
-    return (cos.real, cos.imag) if sin is None else (cos, sin)
+    if sin is not None:
+        return cos, sin
+    cos = cos.resolve_conj()  # else its imaginary part is a view whose sign is not in memory
+    return cos.real, cos.imag
 
 
 def _forward_fake(

@@ -26,6 +26,7 @@ ROPE = Op(
     name="rope",
     public="liger_kernels_rope.rope:rope",
     reference="liger_kernels_rope.rope:rope_reference",
+    module="liger_kernels_rope.modules:RoPE",
     options={
         "unsqueeze_dim": Option(default=1),  # 2 needs other shapes: the variant "heads last"
         "layout": Option(default="half", values=("interleaved", "deinterleave")),
@@ -100,6 +101,7 @@ MROPE = Op(
     name="mrope",
     public="liger_kernels_rope.mrope:mrope",
     reference="liger_kernels_rope.mrope:mrope_reference",
+    module="liger_kernels_rope.modules:MRoPE",
     options={
         "sections": Option(default=(16, 24, 24)),  # what fits P pairs: in all inputs
         "interleaved": Option(default=False, values=(True,)),
@@ -134,6 +136,7 @@ ROPE_COMPLEX = Op(
     name="rope_complex",
     public="liger_kernels_rope.rope_complex:rope_complex",
     reference="liger_kernels_rope.rope_complex:rope_complex_reference",
+    module="liger_kernels_rope.modules:ComplexRoPE",
     options={"unsqueeze_dim": Option(default=1)},  # 2 needs other shapes: the variant "heads last"
     inputs="liger_kernels_rope.rope_complex:rope_complex_inputs",
     sizes={"T": (1, 3, 7), "B": (1, 2), "NQ": (1, 6, 4), "NK": (1, 2), "P": (64, 5, 80)},
@@ -191,6 +194,7 @@ QK_NORM_ROPE_TRITON = Kernel(
     name="triton",
     fn="liger_kernels_rope._qk_norm_rope_triton:qk_norm_rope_triton",
     rank=10,
+    measured=("sm90",),
     needs=_needs(D=2048),
     bytes="liger_kernels_rope.qk_norm_rope:qk_norm_rope_bytes",
     profile=Profile(

@@ -120,8 +120,8 @@ def qk_norm_rope(
     """
     op = "qk_norm_rope"
     check_choice(op, "cast", cast, CASTS)
-    check_number(op, "eps", eps)
-    check_number(op, "offset", offset)
+    eps = check_number(op, "eps", eps)
+    offset = check_number(op, "offset", offset)
     if not 0.0 <= eps < float("inf"):
         raise ValueError(f"{op}: eps is {eps!r}, expected a finite number, 0 or more")
     batch, length, width = check_heads(op, q, k, unsqueeze_dim)

@@ -54,6 +54,7 @@ def peaks(provider: Provider, inputs: Inputs, device: str) -> dict[str, float | 
     if device != "cuda":
         return dict.fromkeys(MODES)
     own = arguments(inputs, provider)
+    gc.collect()  # what is freed meanwhile would be taken off the peak
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
 

@@ -10,6 +10,7 @@ NEEDS = Needs(
     max_size={"H": 131072},  # tested up to here
     interpreter=True,
 )
+TIMED = ("rms_norm", "fused_add_rms_norm", "layer_norm")  # those with results in benchmarks/results
 EPS = Option(default=1e-5, values=(1e-3, 0.1))
 CAST = Option(default="llama", values=("fp32-weight", "gemma", "none"))
 OFFSET = Option(default=0.0, values=(1.0,))
@@ -20,7 +21,7 @@ MODEL = {"R": "tokens", "H": "hidden_size"}
 GRID = {
     "_forward": "whole rows, 2048 elements or one row; ceil(R / rows) x rows of the weight programs",
     "_forward_wide": "one row of more than 32768 columns, read twice, for a mean three times; R programs",
-    "_backward": "rows in turn, the next ones on their way through shared memory, dweight and dbias summed in registers; "
+    "_backward": "rows in turn, the next on their way through shared memory, sums for the parameters in registers; "
     "1 to 4 programs a multiprocessor. Rows of more than 8192 columns are read twice, the second time from L1",
     "_backward_dx_wide": "one row of more than 8192 or 16384 columns, read twice; R programs",
     "_backward_dw_wide": "512 columns of every 16th block of 8 rows; ceil(H / 512) x at most 16 programs",
@@ -40,7 +41,7 @@ def kernel(op: str, bytes_: str, **profile: object) -> Kernel:
         needs=NEEDS,
         bytes=f"liger_kernels_norm.{bytes_}",
         profile=Profile(tier="reduction", recomputed=("xhat = x * rstd",), **profile),  # type: ignore[arg-type]
-        measured=("sm90",) if op == "rms_norm" else (),  # those with results in benchmarks/results
+        measured=("sm90",) if op in TIMED else (),
     )
 
 
@@ -124,7 +125,7 @@ L2NORM = op(
     module="liger_kernels_norm.modules:L2Norm",
 )
 
-DECLARED = [
+DECLARED: list[Op | Kernel] = [
     RMS_NORM,
     FUSED_ADD_RMS_NORM,
     LAYER_NORM,
