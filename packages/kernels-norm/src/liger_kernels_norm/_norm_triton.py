@@ -44,8 +44,8 @@ def _backward_settings(H: int, itemsize: int, center: bool, device: GPU) -> dict
     rows = max(1, 2048 // block)
     tile = block * rows
     constants = {"BLOCK": block, "ROWS": rows, "num_warps": 4 if tile <= 2048 else 8}
-    if H > 8192:  # beside the sums a thread of 32 warps has registers for rows alone; a warp of AMD has 64 lanes
-        most = 16 if center or device.name.startswith("gfx") else 32
+    if H > 8192:  # beside the sums a thread of 32 warps has registers for rows alone, and elsewhere spills
+        most = 32 if device.name == "sm90" and not center else 16
         return {**constants, "STAGES": 1, "num_warps": most, "PROGRAMS": 1}
     per_processor = 2 if tile <= 2048 else 1
     ahead = min(3, 65536 // (2 * itemsize * H * rows * per_processor))
@@ -173,7 +173,8 @@ def _launch_backward(
     if wide:
         if dx is not None:
             tensors = (dy, ds, x, weight, mean, rstd, dx)
-            launch(_backward_dx_wide, (R * N,), tensors, (offset,), num_warps=16, H=H, N=N, TERMS=terms, BLOCK=8192)
+            block = 8192 if x.element_size() == 2 else 4096  # float32 spills
+            launch(_backward_dx_wide, (R * N,), tensors, (offset,), num_warps=16, H=H, N=N, TERMS=terms, BLOCK=block)
         if parts is not None:
             parameters = (dy, x, mean, rstd, dw_parts, db_parts)
             grid = (ceil_div(H, 512), programs, N)

@@ -93,10 +93,12 @@ def second_derivative(kernel: Kernel, device: str) -> None:
     tensors, options = case.make(device)
 
     def twice(fn: Callable[..., Any], inputs: Tensors) -> Tensors:
-        outputs = flat(fn(*inputs, **options))
-        first = gradients(outputs, inputs, random_like(outputs), create_graph=True)
+        outputs = differentiable(flat(fn(*inputs, **options)))
+        seeds = [seed.requires_grad_() for seed in random_like(outputs)]  # an op may be linear in all its inputs
+        first = gradients(outputs, inputs, seeds, create_graph=True)
         again = differentiable([g for g in first if g is not None])
-        return gradients(again, inputs, [torch.ones_like(g) for g in again]) if again else [None for _ in first]
+        leaves = [*inputs, *seeds]
+        return gradients(again, leaves, [torch.ones_like(g) for g in again]) if again else [None for _ in leaves]
 
     try:
         got = twice(case.public(), tensors)
