@@ -12,7 +12,7 @@ OP = Op(
     },
     inputs="liger_kernels_norm.group_norm:group_norm_inputs",
     # G groups of C channels and S positions; programs share groups of more than 4096 elements
-    sizes={"N": (1, 2), "G": (2, 4), "C": (8, 24, 16), "S": (1, 36, 516)},
+    sizes={"N": (1, 2), "G": (2, 4), "C": (8, 20, 16), "S": (1, 36, 260)},
     production=(
         {"N": 16, "G": 32, "C": 10, "S": 4096},
         {"N": 16, "G": 32, "C": 40, "S": 64},
