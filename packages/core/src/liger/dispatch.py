@@ -130,7 +130,9 @@ def check_number(op: str, name: str, value: Any, expected: str = "a number") -> 
     Raises:
         TypeError: it is no Python or numpy number; the message names the argument.
     """
-    if isinstance(value, torch.Tensor) or not hasattr(value, "__float__"):
+    if isinstance(value, int):
+        return value * 1.0  # of an integer that dynamo does not know, float() would make a constant
+    if isinstance(value, torch.Tensor) or not (isinstance(value, float) or hasattr(value, "__float__")):
         raise TypeError(f"{op}: {name} must be {expected}, got {type(value).__name__}")
     return float(value)
 
