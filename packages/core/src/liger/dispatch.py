@@ -124,6 +124,12 @@ def check_tensor(op: str, name: str, value: object) -> None:
         raise TypeError(f"{op}: {name} must be a tensor, got {type(value).__name__}")
 
 
+def check_choice(op: str, name: str, value: object, choices: Sequence[object]) -> None:
+    """Raise ValueError that names the argument unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{op}: {name} is {value!r}, expected one of {', '.join(map(str, choices))}")
+
+
 def check_number(op: str, name: str, value: Any, expected: str = "a number") -> float:
     """``value`` as a float: kernels are compiled for the type of a number, and 0 must not be another kernel than 0.0.
 

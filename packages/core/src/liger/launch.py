@@ -178,11 +178,6 @@ def gpu(device: torch.device) -> GPU:
     return GPU(name, found.multi_processor_count, shared)
 
 
-def processors(device: torch.device) -> int:
-    """Number of multiprocessors, for persistent grids."""
-    return gpu(device).processors
-
-
 @contextlib.contextmanager
 def assume(found: GPU) -> Iterator[None]:
     """Inside the block devices that cannot be asked are ``found``; for tests and the compile gate."""

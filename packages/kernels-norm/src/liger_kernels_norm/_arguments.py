@@ -20,12 +20,6 @@ def check_eps(op: str, eps: object) -> float:
     return number
 
 
-def check_choice(op: str, name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Raise ValueError unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        raise ValueError(f"{op}: {name} is {value!r}, expected one of {', '.join(map(str, choices))}")
-
-
 def check_count(op: str, name: str, value: object) -> None:
     """Raise unless ``value`` is a whole number above 0.
 

@@ -89,9 +89,3 @@ def refuse_trained(op: str, **tables: torch.Tensor) -> None:
     for name, t in tables.items():
         if t.requires_grad and torch.is_grad_enabled():
             raise ValueError(f"{op}: {name} requires a gradient, which this op does not give; pass {name}.detach()")
-
-
-def check_choice(op: str, name: str, value: object, known: tuple[str, ...]) -> None:
-    """Raise ValueError unless ``value`` is one of ``known``."""
-    if value not in known:
-        raise ValueError(f"{op}: {name} is {value!r}, expected one of {', '.join(known)}")

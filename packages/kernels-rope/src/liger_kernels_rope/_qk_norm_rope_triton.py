@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from liger._partials_triton import add_partials
-from liger.launch import ceil_div, gpu, launch, next_power_of_2, private_op, processors, refuse_second_derivative
+from liger.launch import ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
 from liger_kernels_rope._norm_turn_triton import qk_norm_rope_backward, qk_norm_rope_forward
 from liger_kernels_rope._turn_triton import ELEMENTS, axes_of, dense_last, strides, tile
 
@@ -156,13 +156,14 @@ def _launch_backward(
     steps = _steps(cos, sin, heads, qs, dyq, ks, dyk, dq, dk)
     counts = [0 if dy is None else dy.shape[heads] for dy in (dyq, dyk)]
     blocks, rows, consts = _constants(qs, cos, counts, heads, steps, cast, BACKWARD)
-    programs = min(ceil_div(rows[0], consts["TOKENS"]), max(1, PROGRAMS * processors(q.device) // blocks))
+    device = gpu(q.device)
+    programs = min(ceil_div(rows[0], consts["TOKENS"]), max(1, PROGRAMS * device.processors // blocks))
     size = (programs * blocks, q.shape[-1])
     parts = [q.new_empty(size, dtype=torch.float32) if need else None for need in needs[2:]]
     tensors = (qs, ks, q_weight.contiguous(), k_weight.contiguous(), cos, sin, dyq, dyk, dq, dk, *parts)
     numbers = (*rows, eps, offset, *(s // consts["UNIT"] for s in steps))
     # without fma, so that a gradient has the same bits whether its neighbours are needed or not
-    stages = 2 if gpu(q.device).shared > 100000 else 1  # a tile of float32 in advance takes 40 KB
+    stages = 2 if device.shared > 100000 else 1  # a tile of float32 in advance takes 40 KB
     grid = (programs, blocks)
     launch(qk_norm_rope_backward, grid, tensors, numbers, fuse_multiply_add=False, **consts, STAGES=stages)
     sums = [None if p is None else torch.empty_like(w) for p, w in zip(parts, (q_weight, k_weight), strict=True)]

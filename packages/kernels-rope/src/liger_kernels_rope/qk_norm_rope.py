@@ -33,9 +33,9 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_number, public, run
+from liger.dispatch import check_choice, check_number, public, run
 from liger.numerics import acc
-from liger_kernels_rope._arguments import check_choice, check_floating, check_heads, check_tables, refuse_trained
+from liger_kernels_rope._arguments import check_floating, check_heads, check_tables, refuse_trained
 from liger_kernels_rope.rope import turn
 
 CASTS = ("llama", "fp32-weight", "gemma")

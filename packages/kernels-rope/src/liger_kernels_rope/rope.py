@@ -43,9 +43,9 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import check_choice, public, run
 from liger.numerics import acc
-from liger_kernels_rope._arguments import check_choice, check_heads, check_tables
+from liger_kernels_rope._arguments import check_heads, check_tables
 
 LAYOUTS = ("half", "interleaved", "deinterleave")
 TABLES = ("column", "pair")
