@@ -1,0 +1,1 @@
+"""Declarations of the losses, one file each. Data only: no torch, no triton."""

@@ -1,0 +1,75 @@
+"""Declares linear_cross_entropy."""
+
+from collections.abc import Mapping
+
+from liger import Kernel, Op, Option, Profile, Sweep
+from liger_kernels_loss.declare.common import LOSS, ROWS, STATISTICS, TRITON, VARIANTS, VOCABULARIES
+
+
+def linear_profile(grid: Mapping[str, str]) -> Profile:
+    """The chunk loop is one for all backends, which differ in what they launch."""
+    return Profile(
+        tier="fused",
+        saved=("hidden", "weight", "target", "dhidden like hidden", "dweight like weight"),
+        recomputed=("with reduction='none' everything: only hidden, weight and target are saved then",),
+        gradients={
+            "hidden": "dlogits @ weight",
+            "weight": "dlogits^T @ hidden, summed over chunks of rows",
+            "bias": "sum over rows of dlogits",
+        },
+        grid=grid,
+        precision=(
+            *STATISTICS,
+            "logits and dlogits are rounded to hidden's dtype, once each",
+            "dweight over chunks: float32, or at most 4 roundings in the weight's dtype (accum_dtype)",
+        ),
+    )
+
+
+LINEAR_CROSS_ENTROPY = Op(
+    name="linear_cross_entropy",
+    public="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy",
+    reference="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_reference",
+    options={
+        **LOSS,
+        "accum_dtype": Option(default=None, values=("float32",), silent=True),  # matters with many chunks
+        "workspace_mb": Option(default=None, values=(0.0045,)),
+    },
+    inputs="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_inputs",
+    sizes={"N": (1, 3, 7), "H": (8, 33), "V": (1, 97, 1025, 4097, 40961)},
+    production=tuple({"N": 16384, "H": 4096, "V": v} for v in VOCABULARIES),
+    sweeps=(Sweep(variable="N", values=(4096, 8192, 16384), fixed={"H": 4096, "V": 128256}),),
+    model={"N": "tokens", "H": "hidden_size", "V": "vocab_size"},
+    peers={
+        "liger-kernel": "liger_kernels_loss._peers:liger_linear_cross_entropy",
+        "quack": "liger_kernels_loss._peers:quack_linear_cross_entropy",
+        "cut-cross-entropy": "liger_kernels_loss._peers:cut_cross_entropy",
+    },
+    variants=(*VARIANTS, "bias"),
+    reduction="V",
+    module="liger_kernels_loss.modules:LinearCrossEntropyLoss",
+)
+
+LINEAR_CROSS_ENTROPY_TORCH = Kernel(
+    op="linear_cross_entropy",
+    name="torch",
+    fn="liger_kernels_loss._linear_cross_entropy_torch:linear_cross_entropy_torch",
+    rank=5,
+    bytes="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_bytes",
+    flops="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_flops",
+    profile=linear_profile({}),
+)
+
+LINEAR_CROSS_ENTROPY_TRITON = Kernel(
+    op="linear_cross_entropy",
+    name="triton",
+    fn="liger_kernels_loss._linear_cross_entropy_triton:linear_cross_entropy_triton",
+    rank=10,
+    needs=TRITON,
+    bytes="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_bytes",
+    flops="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_flops",
+    profile=linear_profile({"_losses": ROWS, "_scale": "4096 elements of a gradient; ceil(n / 4096) programs"}),
+    measured=("sm90",),
+)
+
+DECLARED: list[Op | Kernel] = [LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_TORCH, LINEAR_CROSS_ENTROPY_TRITON]
