@@ -40,12 +40,15 @@ class Option:
         values: others, which tests use; each must change an output or a gradient.
         silent: its values change no number in small cases, so a test by hand has to show what they do.
         waits: its values make the host wait for the device, and say so.
+        overwrites: its values let the op write into the caller's tensors. No case has them, so ``values`` stays empty
+            and a test by hand has to show what they do.
     """
 
     default: Any
     values: tuple[Any, ...] = ()
     silent: bool = False
     waits: bool = False
+    overwrites: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
