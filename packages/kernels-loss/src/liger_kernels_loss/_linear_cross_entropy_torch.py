@@ -133,7 +133,7 @@ def _torch_block(
     _store(rows, targets.ignored, loss.ignore_index, found, top, total, entropy)
     if gradient:
         constant = inner_and_outer(None, loss.logit_scale, loss.temperature)[0]
-        surprise = None if log_p is None else log_p.add_(entropy)
+        surprise = None if log_p is None or entropy is None else log_p.add_(entropy)
         _torch_gradient(z, targets, upstream, loss, lse, total, surprise, constant if slope is None else slope)
 
 

@@ -61,6 +61,15 @@ def upstream(ptr, row, stride):
 
 
 @triton.jit
+def read_block(row_ptr, start, inner, outer, V: tl.constexpr, BLOCK: tl.constexpr, SOFTCAP: tl.constexpr):
+    """-> columns, mask, logits, and transformed logits with -inf beyond the row, of a block."""
+    cols = start + tl.arange(0, BLOCK)
+    mask = cols < V
+    x = tl.load(row_ptr + cols, mask=mask, other=0.0)
+    return cols, mask, x, tl.where(mask, transform(x, inner, outer, SOFTCAP), -float("inf"))
+
+
+@triton.jit
 def fold(
     z,  # a block of transformed logits, -inf beyond the row
     top,  # so far: largest z,
@@ -180,10 +189,7 @@ def _kept_row(
     bent = 0.0
     away = 0.0
     for start in range(0, V, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
-        mask = cols < V
-        x = tl.load(logits_ptr + cols, mask=mask, other=0.0)
-        z = tl.where(mask, transform(x, inner, outer, SOFTCAP), -float("inf"))
+        cols, mask, x, z = read_block(logits_ptr, start, inner, outer, V, BLOCK, SOFTCAP)
         top, total, bent = fold(z, top, total, bent, ENTROPY)
         if best_ptr is not None:
             peak, best = fold_best(x, mask, start, inner, peak, best)
@@ -211,9 +217,7 @@ def _kept_row(
             smoothing, z_loss, V, SMOOTH,
         )  # fmt: skip
         for i in range(BLOCKS):  # backwards: the end of the row is what the cache still holds
-            cols = (BLOCKS - 1 - i) * BLOCK + tl.arange(0, BLOCK)
-            mask = cols < V
-            z = transform(tl.load(logits_ptr + cols, mask=mask, other=0.0), inner, outer, SOFTCAP)
+            cols, mask, x, z = read_block(logits_ptr, (BLOCKS - 1 - i) * BLOCK, inner, outer, V, BLOCK, SOFTCAP)
             w = class_weights(w_ptr, cols, mask)
             dz = dlogits(z, w, top, pull, bend, 0.0, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
             tl.store(out_ptr + cols, dz.to(out_ptr.dtype.element_ty), mask=mask)
@@ -300,15 +304,16 @@ def flags(loss: Loss) -> dict[str, bool]:
 
 
 @settings(BLOCK=(1024, 2048, 4096, 8192, 16384, 32768), num_warps=(4, 8, 16, 32))
-def _losses_settings(V: int, itemsize: int, gradient: bool, device: GPU) -> dict[str, int]:
-    """Constants of ``_losses``.
+def _losses_settings(V: int, itemsize: int, gradient: bool, statistics: bool, device: GPU) -> dict[str, int]:
+    """Constants of ``_losses``; ``statistics``: whether it has more to find than the loss.
 
     One program of 32 warps fills a multiprocessor's registers and 32768 columns a step keep it loading: 1.43x a copy's
     time at V=128256 on an H200, with half of both 1.55x. Half of both on AMD, where a warp is 64 lanes. With odd V each
-    value is loaded and masked alone: only an eighth of the columns spills with no option.
+    value is loaded and masked alone: only an eighth of the columns spills with no option. Half of them beside the
+    entropy or a prediction, which takes an index for each value.
     """
     most = 16 if device.name.startswith("gfx") else 32
-    block = min(next_power_of_2(V), 1024 * most // (8 if V % 2 else 1))
+    block = min(next_power_of_2(V), 1024 * most // (8 if V % 2 else 1) // (2 if statistics else 1))
     return {"BLOCK": block, "num_warps": min(most, max(4, next_power_of_2(V) // 1024))}
 
 
@@ -329,6 +334,7 @@ def launch_losses(
     device = gpu(logits.device)
     # Rows wider than this leave the cache before the second pass unless few are alive at a time (1.2x at V=262144).
     # With odd V the loop over rows would spill.
+    statistics = rows.entropy is not None or rows.best is not None or upstream.entropy is not None
     persistent = out is not None and V > 196608 and V % 2 == 0 and device.processors < R
     launch(
         _losses,
@@ -336,7 +342,7 @@ def launch_losses(
         (logits, out, target, class_weight, class_total(class_weight, loss), *upstream, *rows),
         (R, 0 if upstream.loss is None else upstream.loss.stride(0), *numbers(loss)),
         V=V,
-        **_losses_settings(V, logits.element_size(), out is not None, device),
+        **_losses_settings(V, logits.element_size(), out is not None, statistics, device),
         **flags(loss),
         GRADIENT=out is not None,
         PERSISTENT=persistent,
