@@ -143,6 +143,19 @@ def check_number(op: str, name: str, value: Any, expected: str = "a number") -> 
     return float(value)
 
 
+def check_eps(op: str, eps: object) -> float:
+    """``eps`` as a float, a finite number, 0 or more.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is negative, nan or infinite.
+    """
+    number = check_number(op, "eps", eps)
+    if not 0.0 <= number < float("inf"):
+        raise ValueError(f"{op}: eps is {eps!r}, expected a finite number, 0 or more")
+    return number
+
+
 def run(
     op: str,
     tensors: Sequence[torch.Tensor | None],
