@@ -119,9 +119,16 @@ def bind(op: str, kernel: str | None, options: Mapping[str, Any]) -> Callable[..
 
 
 def check_tensor(op: str, name: str, value: object) -> None:
-    """Raise TypeError that names the argument unless ``value`` is a tensor."""
+    """Raise TypeError that names the argument unless ``value`` is a tensor whose elements lie in memory by strides."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{op}: {name} must be a tensor, got {type(value).__name__}")
+    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
+        found, dense = f"one with layout {value.layout}", "to_dense()"
+        if value.is_quantized:
+            found, dense = "a quantized one", "dequantize()"
+        if value.is_nested:
+            found, dense = "a nested one", "to_padded_tensor(0.0), or its values()"
+        raise TypeError(f"{op}: {name} must be a dense tensor, got {found}; pass {name}.{dense}")
 
 
 def check_choice(op: str, name: str, value: object, choices: Sequence[object]) -> None:
