@@ -21,6 +21,7 @@ FAULTS = {
     "truncated": "contract-bfloat16",
     "float32_output": "contract-bfloat16",
     "nan_output": "contract-float32",
+    "follows_autocast": "autocast",
     "drops_nan": "not_finite",
     "spreads_nan": "not_finite",
     "assumes_contiguous": "contract-float32-R3-H33-strided_rows",
@@ -91,7 +92,8 @@ def _poke(t: Any, offset: int) -> None:
 def _forward(ctx: Any, x: Any, w: Any, factor: float, fault: str) -> Any:
     if fault == "graph_break":
         torch._dynamo.graph_break()
-    y = torch.empty(x.shape, dtype=torch.float32 if fault == "float32_output" else x.dtype, device=x.device)
+    wrong = fault == "float32_output" or (fault == "follows_autocast" and torch.is_autocast_enabled(x.device.type))
+    y = torch.empty(x.shape, dtype=torch.float32 if wrong else x.dtype, device=x.device)
     wide = (x.float() * w.float() * (1.0 if fault == "ignores_option" else factor)).double()
     if fault == "wrong_forward":
         wide = wide * 1.001

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import itertools
 import os
@@ -21,11 +22,11 @@ from liger.declare import Kernel, load
 from liger.errors import KernelUnavailable
 from liger.plugins import GROUP
 from liger.registry import registry
-from liger.testing.behaviour import equal, fail, named
+from liger.testing.behaviour import equal, fail, gradients, named
 from liger.testing.cases import Case, dtypes, largest, make_cases, option_values, typical
 from liger.testing.compare import check_layout
 from liger.testing.compiled import run
-from liger.testing.contract import Inputs, Results, assert_contract, evaluate
+from liger.testing.contract import Inputs, Results, assert_contract, evaluate, flat, random_like
 from liger.testing.observe import count_ops
 
 
@@ -112,6 +113,25 @@ def _same_structure(a: Results, b: Results, inputs: Inputs, who: str) -> None:
             if dense and mine.is_contiguous() != other.is_contiguous():
                 fail(f"{who} differ in strides: {mine.stride()} and {other.stride()}")
             check_layout(mine, other, inputs)
+
+
+def autocast(kernel: Kernel, device: str) -> None:
+    """Under autocast kernel and reference give results of the same dtypes; in bfloat16 the same bits as without it."""
+    place = torch.device(device).type
+    for case in (typical(kernel, dtype) for dtype in dtypes(kernel)):
+        found = []
+        for who in (kernel.name, "reference"):
+            fn = functools.partial(load(case.op.public), kernel=who)
+            tensors, options = case.make(device)
+            with torch.autocast(place, torch.bfloat16):
+                outputs = flat(fn(*tensors, **options))
+            results = [*outputs, *gradients(outputs, tensors, random_like(outputs))]
+            if case.dtype == "bfloat16":
+                plain = flat(fn(*tensors, **options))
+                equal(results, [*plain, *gradients(plain, tensors, random_like(plain))], f"{who} under autocast")
+            found.append([None if t is None else t.dtype for t in results])
+        if found[0] != found[1]:
+            fail(f"{case.id} under autocast: results have dtypes {found[0]}, those of the reference {found[1]}")
 
 
 def not_finite(kernel: Kernel, device: str) -> None:
@@ -262,6 +282,7 @@ CHECKS = named(
     signature,
     omitted_arguments,
     parity,
+    autocast,
     not_finite,
     size_limits,
     other_limits,
