@@ -20,6 +20,7 @@ import torch
 from liger.context import CONTEXT
 from liger.declare import Call, Kernel, load
 from liger.errors import KernelUnavailable
+from liger.numerics import without_autocast
 from liger.registry import disabled_kernels, registry
 
 P = ParamSpec("P")
@@ -298,22 +299,9 @@ def _enter(kernel: Kernel) -> str:
     entry = f"{kernel.op}__{kernel.name}"
     limits = tuple(needs.max_size.items()), tuple(needs.options.items())
     fn = load(kernel.fn)
-    called = _without_autocast(fn) if kernel.name == "reference" else fn
+    called = without_autocast(fn) if kernel.name == "reference" else fn
     setattr(TABLE, entry, Candidate(kernel.name, called, _arity(fn), *limits))
     return entry
-
-
-def _without_autocast(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """The definition says in which dtype each step is; autocast would decide otherwise, as it does with no kernel."""
-
-    def call(*tensors: torch.Tensor, **options: Any) -> Any:
-        device = tensors[0].device.type
-        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-            return reference(*tensors, **options)
-        with torch.autocast(device, enabled=False):
-            return reference(*tensors, **options)
-
-    return call
 
 
 def _arity(fn: Callable[..., Any]) -> int:

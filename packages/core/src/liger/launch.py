@@ -41,6 +41,10 @@ def launch(
     """
     if 0 in grid:
         return
+    for t in tensors:
+        if t is not None and t.is_neg():  # kernels read the memory, where a lazy minus sign is not
+            tensors = [t if t is None else t.resolve_neg() for t in tensors]
+            break
     first = tensors[0]
     assert first is not None  # our own bug: a kernel without a tensor
     index = first.get_device() if first.is_cuda else -1
