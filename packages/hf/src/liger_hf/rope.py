@@ -146,7 +146,7 @@ def _match(
         forward = clone(cls.forward, function, _hit)
     except PatchRefused as refusal:
         return str(refusal)
-    if reason := _reaches(forward, module, probe(), function):
+    if reason := _reaches(forward, module, probe, function):
         return reason
     _reached.add(key)
     return None
@@ -217,11 +217,12 @@ def _hit(*args: Any, **kwargs: Any) -> Any:
     raise _Hit
 
 
-def _reaches(forward: types.FunctionType, module: Any, probe: Probe, function: str) -> str | None:
+def _reaches(forward: types.FunctionType, module: Any, make: Callable[[], Probe], function: str) -> str | None:
     """Call the clone with two tokens: it must arrive at the replacement."""
     shadow = quiet(module)
     shadow.__dict__["forward"] = types.MethodType(forward, shadow)
     try:
+        probe = make()
         with torch.no_grad():
             probe.run(shadow, *probe.inputs)
     except _Hit:
