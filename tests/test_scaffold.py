@@ -178,6 +178,12 @@ def test_each_class_has_the_fit_that_suits_it(model_type):
     assert {cls: found.get(cls) for cls in READ[model_type]} == READ[model_type]
 
 
+def test_without_liger_hf_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "liger_hf.recognise", None)
+    with pytest.raises(ValueError, match="needs liger-hf: pip install liger-hf"):
+        find("gemma2")
+
+
 def test_what_is_read_from_upstream():
     gemma2 = find("gemma2")
     assert gemma2.module == "transformers.models.gemma2.modeling_gemma2" and gemma2.unknown == []

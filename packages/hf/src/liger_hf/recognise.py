@@ -128,7 +128,8 @@ def _mlps(part: nn.Module) -> Iterator[Guess]:
 
 def _experts(part: nn.Module) -> Iterator[Guess]:
     for layout in fits.PACKED:
-        yield fits.clamped_experts, {"layout": layout}
+        for alpha, limit in itertools.permutations(_attributes(part, float), 2):
+            yield fits.clamped_experts, {"layout": layout, "alpha": alpha, "limit": limit}
         for act in fits.GATED:
             yield fits.experts, {"act": act, "layout": layout}
 
