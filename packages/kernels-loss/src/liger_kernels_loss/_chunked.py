@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from liger.launch import private_op, refuse_second_derivative
-from liger_kernels_loss._chunks import add_product, chunk_rows, mantissa, unscaled, without_autocast, worth_fp32
+from liger_kernels_loss._chunks import add_product, chunk_rows, mantissa, no_autocast, unscaled, worth_fp32
 from liger_kernels_loss._loss import Loss, RowResults, Rows, Upstream, Wants, combine, is_soft, spread, stat_dtype
 from liger_kernels_loss._result import CrossEntropyOutput, Result, make_result
 from liger_kernels_loss.transforms import head
@@ -144,7 +144,7 @@ def chunked(
     if scale is not None:
         dloss = spread(mantissa(scale), hidden) if dloss is None else dloss * mantissa(scale)
     upstream = Upstream(dloss, dlse, dentropy)
-    with torch.no_grad(), without_autocast(hidden.device.type):
+    with torch.no_grad(), no_autocast(hidden.device.type):
         for start in range(0, N, size):
             part = slice(start, start + size)
             h, z = hidden[part], logits[: min(size, N - start)]

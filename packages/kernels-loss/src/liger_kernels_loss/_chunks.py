@@ -56,7 +56,7 @@ def add_product(total: torch.Tensor, dz: torch.Tensor, h: torch.Tensor, first: b
         torch.mm(left, h, out=total) if first else torch.addmm(total, left, h, out=total)
 
 
-def without_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
+def no_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
     if device == "meta" or not torch.is_autocast_enabled(device):
         return contextlib.nullcontext()
     return torch.autocast(device, enabled=False)

@@ -312,7 +312,7 @@ def _losses_settings(V: int, itemsize: int, gradient: bool, statistics: bool, de
     value is loaded and masked alone: only an eighth of the columns spills with no option. Half of them beside the
     entropy or a prediction, which takes an index for each value.
     """
-    most = 16 if device.name.startswith("gfx") else 32
+    most = device.most_warps
     block = min(next_power_of_2(V), 1024 * most // (8 if V % 2 else 1) // (2 if statistics else 1))
     return {"BLOCK": block, "num_warps": min(most, max(4, next_power_of_2(V) // 1024))}
 

@@ -115,7 +115,7 @@ def _soft_losses(
 @settings(BLOCK=(1024, 2048, 4096, 8192, 16384), num_warps=(4, 8, 16, 32))
 def _soft_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_soft_losses``: as for labels, with half of the columns, since two tensors are read."""
-    most = 16 if device.name.startswith("gfx") else 32
+    most = device.most_warps
     block = min(next_power_of_2(V), 512 * most // (8 if V % 2 else 1))
     return {"BLOCK": block, "num_warps": min(most, max(4, next_power_of_2(V) // 1024))}
 
