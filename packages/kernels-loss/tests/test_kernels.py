@@ -6,7 +6,7 @@ import pytest
 
 from liger.testing import Check, checks
 
-KERNELS = ("cross_entropy/triton", "linear_cross_entropy/torch", "linear_cross_entropy/triton")
+KERNELS = ("cross_entropy/triton", "linear_cross_entropy/torch", "linear_cross_entropy/triton", "jsd/triton")
 
 
 @pytest.mark.parametrize("check", checks(*KERNELS))

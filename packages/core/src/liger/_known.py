@@ -12,6 +12,7 @@ OPS: dict[str, str] = {
     "gelu_mul": "liger-kernels-act",
     "gelu_mul_packed": "liger-kernels-act",
     "group_norm": "liger-kernels-norm",
+    "jsd": "liger-kernels-loss",
     "l2norm": "liger-kernels-norm",
     "layer_norm": "liger-kernels-norm",
     "linear_cross_entropy": "liger-kernels-loss",

@@ -52,3 +52,12 @@ def cut_cross_entropy(
     from cut_cross_entropy import linear_cross_entropy
 
     return linear_cross_entropy(hidden, weight, target, filter_eps=None)  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", capture=False, modes=("full",))  # makes the gradient in the forward, and waits
+def liger_jsd(student: torch.Tensor, teacher: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """liger-kernel 0.8.5, which takes log-probabilities; beta=0.5."""
+    from liger_kernel.ops import LigerJSDFunction
+
+    logs = (torch.log_softmax(t, -1, dtype=torch.float32) for t in (student, teacher))
+    return LigerJSDFunction.apply(*logs, target)  # type: ignore[no-any-return]

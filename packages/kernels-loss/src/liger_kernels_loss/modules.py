@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from liger_kernels_loss.cross_entropy import cross_entropy
+from liger_kernels_loss.jsd import jsd
 from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy
 
 
@@ -75,6 +77,46 @@ class LinearCrossEntropyLoss(_Loss):
         """hidden (..., H), head (V, H), target (...,), bias (V,) -> scalar, or (...,) for reduction="none"."""
         extra = {} if num_items is None else {"num_items": num_items}
         return linear_cross_entropy(hidden, head, target, bias, self.weight, **{**self.options, **extra})
+
+
+class _PairLoss(torch.nn.Module):
+    """Keeps the options of a loss between a student and a teacher, and shows those that were given.
+
+    Args:
+        options: keyword arguments of the op: ``temperature=2.0, ignore_index=0``.
+
+    Raises:
+        TypeError: an option that the op does not have.
+    """
+
+    op: Callable[..., torch.Tensor]
+
+    def __init__(self, **options: Any) -> None:
+        _known(type(self).op.__name__, options)
+        super().__init__()
+        self.options = options
+
+    def forward(
+        self,
+        student: torch.Tensor,
+        teacher: torch.Tensor,
+        target: torch.Tensor | None = None,
+        *,
+        num_items: int | float | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """student and teacher (..., V), target (...,) or None -> scalar, or (...,) for reduction="none"."""
+        extra = {} if num_items is None else {"num_items": num_items}
+        return type(self).op(student, teacher, target, **{**self.options, **extra})
+
+    def extra_repr(self) -> str:
+        """Shown by ``print(module)``."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+
+
+class JSDLoss(_PairLoss):
+    """``liger.ops.jsd`` as a module, made with the op's keyword arguments: ``JSDLoss(beta=0.1, temperature=2.0)``."""
+
+    op = staticmethod(jsd)
 
 
 def _known(op: str, options: dict[str, Any]) -> None:
