@@ -6,7 +6,15 @@ import pytest
 
 from liger.testing import Check, checks
 
-KERNELS = ("cross_entropy/triton", "linear_cross_entropy/torch", "linear_cross_entropy/triton", "jsd/triton")
+KERNELS = (
+    "cross_entropy/triton",
+    "linear_cross_entropy/torch",
+    "linear_cross_entropy/triton",
+    "jsd/triton",
+    "tvd/triton",
+    "cosine_distance/triton",
+    "kl_div/triton",
+)
 
 
 @pytest.mark.parametrize("check", checks(*KERNELS))

@@ -130,7 +130,7 @@ class _Reduced(torch.autograd.Function):
         options: tuple[Any, ...],
     ) -> torch.Tensor:
         factor = None if by is None else by.reciprocal()
-        rows, made = make(student, teacher, target, factor, *options, True)
+        rows, made = make(student, teacher, target, factor, *options, True, True)
         ctx.make, ctx.scale, ctx.options, ctx.compiled = make, scale, options, torch.compiler.is_compiling()
         if ctx.compiled:
             ctx.save_for_backward(made)
@@ -148,7 +148,7 @@ class _Reduced(torch.autograd.Function):
         student, teacher, target, factor = ctx.saved_tensors
         made, ctx.made = ctx.made, None
         if made is None:
-            _, made = ctx.make(student, teacher, target, factor, *ctx.options, True)
+            _, made = ctx.make(student, teacher, target, factor, *ctx.options, False, True)
         return ctx.scale(made, dy, True), None, None, None, None, None, None
 
 
@@ -166,7 +166,7 @@ class _Each(torch.autograd.Function):
         total: bool,
         options: tuple[Any, ...],
     ) -> torch.Tensor:
-        rows, _ = make(student, teacher, target, None, *options, False)
+        rows, _ = make(student, teacher, target, None, *options, True, False)
         ctx.save_for_backward(student, teacher, target, by)
         ctx.make, ctx.options = make, options
         return divide(rows.sum(), by) if total else rows
@@ -175,7 +175,7 @@ class _Each(torch.autograd.Function):
     def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         refuse_second_derivative(ctx.options[0])
         student, teacher, target, by = ctx.saved_tensors
-        _, made = ctx.make(student, teacher, target, divide(dy, by), *ctx.options, True)
+        _, made = ctx.make(student, teacher, target, divide(dy, by), *ctx.options, False, True)
         return made, None, None, None, None, None, None
 
 
@@ -195,13 +195,13 @@ def pair_loss(
     factor arrives.
 
     Args:
-        make: ``f(student, teacher, target, factor, *options, gradient) -> losses, dstudent``, whose factor is None, one
-            number, or one for each loss.
+        make: ``f(student, teacher, target, factor, *options, loss, gradient) -> losses, dstudent``, or None for what is
+            not asked for; the factor of the gradient is None, one number, or one for each loss.
         scale: ``f(gradient, dy, in_place) -> gradient``.
         options: of ``make``; the first is the op's name.
     """
     if not (torch.is_grad_enabled() and student.requires_grad):
-        rows, _ = make(student, teacher, target, None, *options, False)
+        rows, _ = make(student, teacher, target, None, *options, True, False)
         return divide(rows.sum(), by) if total else rows
     if total and student.dtype != torch.float16:
         return _Reduced.apply(student, teacher, target, by, make, scale, options)  # type: ignore[no-any-return, no-untyped-call]
