@@ -144,6 +144,67 @@ def test_equal_rows_have_no_loss(kernel: str, form: str, device: str) -> None:
     assert grad(loss, student).abs().max() < 1e-6
 
 
+@every_kernel
+@pytest.mark.parametrize("log_target", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "batchmean", "sum", "none"])
+@pytest.mark.filterwarnings("ignore:reduction")  # torch advises against "mean"
+def test_kl_div_is_torchs(reduction: str, log_target: bool, kernel: str, device: str) -> None:
+    student, teacher = pair(6, 5, device)
+    x = student.log_softmax(-1).detach().view(3, 2, 5).requires_grad_()
+    t = teacher.log_softmax(-1).view(3, 2, 5)
+    t = t if log_target else t.exp().masked_fill(t < -3.0, 0.0)
+    options: dict[str, Any] = {"reduction": reduction, "log_target": log_target}
+    got = ops.kl_div(x, t, kernel=kernel, **options)
+    wide = x.detach().double().requires_grad_()
+    expected = F.kl_div(wide, t.double(), **options)
+    assert got.shape == expected.shape
+    assert got.dtype == torch.float32
+    assert close(got, expected)
+    assert close(grad(got, x), grad(expected, wide))
+    one = ops.kl_div(x[0, 0, 0], t[0, 0, 0], kernel=kernel, **options)
+    assert close(one, F.kl_div(x[0, 0, 0], t[0, 0, 0], **options))
+
+
+@every_kernel
+def test_kl_div_at_the_edges_is_torchs(kernel: str, device: str) -> None:
+    """Probabilities that are none, zeros, and infinite logarithms; sums of nothing."""
+    t = torch.tensor([0.0, -0.1, float("nan"), 0.0, 1e-45, 3.0], device=device)
+    x = torch.tensor([-1.0, -1.0, -1.0, -torch.inf, -1.0, -torch.inf], device=device)
+    found = ops.kl_div(x, t, reduction="none", kernel=kernel)
+    assert torch.allclose(found, F.kl_div(x, t, reduction="none"), equal_nan=True)
+    t = torch.tensor([-torch.inf, 0.0, -200.0, float("nan")], device=device)
+    found = ops.kl_div(x[:4], t, reduction="none", log_target=True, kernel=kernel)
+    assert torch.allclose(found, F.kl_div(x[:4], t, reduction="none", log_target=True), equal_nan=True)
+    for reduction in ("mean", "batchmean", "sum"):
+        nothing = ops.kl_div(x[:0], t[:0], reduction=reduction, kernel=kernel)
+        assert nothing.isnan() == (reduction != "sum")
+        assert reduction != "sum" or nothing == 0
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_kl_div_options_together(dtype: torch.dtype, reduction: str, device: str) -> None:
+    x, t = (logits.detach().log_softmax(-1).to(device, dtype) for logits in pair(9, 203, device))
+    reference = load(registry().op("kl_div").reference)
+    options: dict[str, Any] = {"reduction": reduction, "log_target": True}
+
+    def fn(*tensors: Tensor | None, **given: Any) -> Tensor:
+        return ops.kl_div(*tensors, kernel="triton", **given)  # type: ignore[no-any-return]
+
+    assert_contract(fn, reference, [x.requires_grad_(), t], options, reduction=203)
+
+
+@every_kernel
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_kl_div_of_log_probabilities_is_jsd_of_their_logits(beta: float, kernel: str, device: str) -> None:
+    student, teacher = pair(5, 37, device)
+    logs = student.detach().log_softmax(-1), teacher.log_softmax(-1)
+    a, b = logs if beta == 0.0 else logs[::-1]
+    long = ops.kl_div(a, b, reduction="batchmean", log_target=True, kernel=kernel)
+    assert close(ops.jsd(student, teacher, beta=beta, kernel=kernel), long)
+
+
 # -- Rows that are ignored, or absent ----------------------------------------------------------------------------------
 @every_form
 @every_kernel
@@ -278,6 +339,18 @@ def test_two_losses_and_two_backwards_of_one_tensor(kernel: str, form: str, devi
     assert close(kept, 3.0 * grad(expected, student), 1e-5)
 
 
+@every_kernel
+def test_rows_of_zeros_have_a_distance_of_1(kernel: str, device: str) -> None:
+    student, teacher = torch.zeros(3, 8, device=device), torch.ones(3, 8, device=device)
+    student[1], teacher[2] = 1.0, 0.0
+    student.requires_grad_()
+    loss = ops.cosine_distance(student, teacher, reduction="none", kernel=kernel)
+    assert torch.allclose(loss, torch.tensor([1.0, 0.0, 1.0], device=device), atol=1e-6)
+    gradient = grad(loss, student)
+    assert torch.allclose(gradient[0], torch.full((8,), -1e8 / 8**0.5, device=device))
+    assert gradient[2].eq(0).all()
+
+
 @every_form
 @pytest.mark.triton
 def test_a_gradient_scaler_keeps_small_gradients_of_fp16(form: str, device: str) -> None:
@@ -293,7 +366,7 @@ def test_a_gradient_scaler_keeps_small_gradients_of_fp16(form: str, device: str)
 def _bad_calls() -> list[tuple[type[Exception], str, Callable[[], object]]]:
     s, t, y = torch.randn(4, 9), torch.randn(4, 9), torch.zeros(4, dtype=torch.long)
     learning = torch.randn(4, 9, requires_grad=True)
-    jsd = ops.jsd
+    jsd, kl_div = ops.jsd, ops.kl_div
     return [
         (ValueError, r"jsd: beta is 1.5, expected a number in \[0, 1\]", lambda: jsd(s, t, beta=1.5)),
         (ValueError, r"jsd: beta is nan, expected", lambda: jsd(s, t, beta=float("nan"))),
@@ -317,6 +390,13 @@ def _bad_calls() -> list[tuple[type[Exception], str, Callable[[], object]]]:
         (TypeError, r"target must be a tensor, got int", lambda: jsd(s, t, 0)),
         (ValueError, r"target has shape \(3,\), expected \(4,\)", lambda: jsd(s, t, y[:3])),
         (TypeError, r"target must hold integer class indices, got torch.float32", lambda: jsd(s, t, y.float())),
+        (ValueError, r"tvd: temperature is -1, expected a positive number", lambda: ops.tvd(s, t, temperature=-1)),
+        (TypeError, r"cosine_distance: teacher must be a tensor, got int", lambda: ops.cosine_distance(s, 0)),
+        (ValueError, r"kl_div: reduction is 'avg', expected one of mean, batch", lambda: kl_div(s, t, reduction="avg")),
+        (TypeError, r"kl_div: log_target must be a bool, got int", lambda: kl_div(s, t, log_target=1)),
+        (ValueError, r"kl_div: target has shape \(9,\), expected \(4, 9\) like input", lambda: kl_div(s, t[0])),
+        (ValueError, r"kl_div: target requires a gradient, which", lambda: kl_div(s, learning)),
+        (TypeError, r"kl_div: input must be floating on cpu, got torch.int64", lambda: kl_div(y, s)),
     ]
 
 
@@ -341,11 +421,16 @@ def test_modules() -> None:
     expected = ops.jsd(student, teacher, target, beta=0.1, temperature=2.0, ignore_index=0)
     assert torch.equal(module(student, teacher, target), expected)
     assert torch.allclose(module(student, teacher, target, num_items=4), expected / 2)
+    assert torch.equal(liger.nn.TVDLoss(temperature=2.0)(student, teacher), ops.tvd(student, teacher, temperature=2.0))
+    assert torch.equal(liger.nn.CosineDistanceLoss()(student, teacher), ops.cosine_distance(student, teacher))
+    kl_div = liger.nn.KLDivLoss(log_target=True, reduction="sum")
+    assert repr(kl_div) == "KLDivLoss(log_target=True, reduction='sum')"
+    assert torch.equal(kl_div(student, teacher), ops.kl_div(student, teacher, log_target=True, reduction="sum"))
     with pytest.raises(TypeError, match="'betta' is not an option of jsd.*did you mean 'beta'"):
         liger.nn.JSDLoss(betta=0.1)
 
 
-@pytest.mark.parametrize("op", ROW_LOSSES)
+@pytest.mark.parametrize("op", [*ROW_LOSSES, "kl_div"])
 def test_example(op: str) -> None:
     (example,) = doctest.DocTestFinder(recurse=False).find(load(registry().op(op).public), op, globs={})
     result = doctest.DocTestRunner().run(example)

@@ -14,7 +14,7 @@ SWEEPS = (Sweep(variable="V", values=(32000, 128256, 151936, 262144), fixed={"N"
 VARIANTS = ("ignored rows", "no target", "masked")
 PAIR = ("student", "teacher", "target", "dstudent like student")
 AGAIN = ("all of it in float16, with reduction='none', and for a second backward",)
-SCALE = "8192 elements of the gradient after another, none if dy is 1; at most 4 programs a multiprocessor"
+SCALE = "4096 elements of the gradient after another, none if dy is 1; at most 4 programs a multiprocessor"
 DIVERGENCES = (
     "two rows of logits, read for their statistics, for the loss and the gradient's sum, and for the gradient (forward "
     "KL: for both at once); 1 to 4 persistent programs a multiprocessor, as many as keep their rows in the cache"
@@ -179,7 +179,7 @@ KL_DIV_TRITON = Kernel(
         recomputed=AGAIN,
         gradients={"input": "-dy * target, or -dy * exp(target)"},
         grid={
-            "_elements": "4096 elements in 16 bit after another, whose losses are summed; 8 programs a multiprocessor",
+            "_elements": "4096 elements in 16 bit after another, losses are summed; at most 4 programs a multiprocessor",
             "_scale": SCALE,
         },
         precision=(
