@@ -179,7 +179,7 @@ KL_DIV_TRITON = Kernel(
         recomputed=AGAIN,
         gradients={"input": "-dy * target, or -dy * exp(target)"},
         grid={
-            "_elements": "4096 elements in 16 bit after another, losses are summed; at most 4 programs a multiprocessor",
+            "_elements": "4096 elements in 16 bit after another, losses are summed; up to 4 programs a multiprocessor",
             "_scale": SCALE,
         },
         precision=(
