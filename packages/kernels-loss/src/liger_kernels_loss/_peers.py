@@ -67,3 +67,36 @@ def cut_cross_entropy(
     from cut_cross_entropy import linear_cross_entropy
 
     return linear_cross_entropy(hidden, weight, target, filter_eps=None)  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", capture=False, modes=("full",))  # makes the gradient in the forward, and waits
+def liger_jsd(student: torch.Tensor, teacher: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """liger-kernel 0.8.5, which takes log-probabilities; beta=0.5."""
+    from liger_kernel.ops import LigerJSDFunction
+
+    logs = (torch.log_softmax(t, -1, dtype=torch.float32) for t in (student, teacher))
+    return LigerJSDFunction.apply(*logs, target)  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", capture=False, modes=("full",))  # makes the gradient in the forward, and waits
+def liger_tvd(student: torch.Tensor, teacher: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """liger-kernel 0.8.5, which takes probabilities."""
+    from liger_kernel.ops import LigerTVDLossFunction
+
+    probabilities = (torch.softmax(t, -1, dtype=torch.float32) for t in (student, teacher))
+    return LigerTVDLossFunction.apply(*probabilities, target, "batchmean")  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", capture=False, modes=("full",))
+def liger_kl_div(log_q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """liger-kernel 0.8.5."""
+    from liger_kernel.ops import LigerKLDivLossFunction
+
+    return LigerKLDivLossFunction.apply(log_q, target, "mean")  # type: ignore[no-any-return]
+
+
+@peer("torch", modes=("full",))
+def torch_kl_div(log_q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """torch's own, in the dtype of its arguments."""
+    losses = torch.nn.functional.kl_div(log_q, target, reduction="sum")
+    return losses / log_q.numel()

@@ -1,0 +1,157 @@
+"""Launches of the losses between a student and a teacher: jsd, tvd and cosine_distance."""
+
+# mypy: warn-unused-ignores=False
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op
+from liger.settings import settings
+from liger_kernels_loss._cosine_triton import cosines
+from liger_kernels_loss._divergence_triton import BETWEEN, FORWARD, REVERSE, VARIATION, divergences
+from liger_kernels_loss._pairs import NumItems, pair_loss, row_divisor
+from liger_kernels_loss._scale_triton import scaled
+
+FORMS = {"forward": FORWARD, "reverse": REVERSE, "between": BETWEEN, "variation": VARIATION}
+ALONE = 65536  # columns above which a row pair has a multiprocessor for itself
+CACHED = 32 << 20  # bytes of rows in work that stay in the cache for their further reads
+
+
+# -- Launches ----------------------------------------------------------------------------------------------------------
+@settings(DEPTH=(1, 2, 4, 8), PROGRAMS=(1, 2, 4, 8))
+def _settings(V: int, itemsize: int, form: str, device: GPU) -> dict[str, int]:
+    """Constants of ``divergences``, and its programs for each multiprocessor.
+
+    As many row pairs are in work as stay in the cache for their further reads, but no multiprocessor is idle. A mixture
+    has the most values at hand and so smaller blocks; larger ones spill, here or there. With odd V each value is loaded
+    alone.
+    """
+    lanes, most = (64, 8) if device.name.startswith("gfx") else (32, 16)
+    mixture = form == "between"
+    if V % 2:
+        depth, each = 4 if mixture else 8, 1
+    else:
+        depth = 2 if itemsize == 2 and (device.name == "sm90" or not mixture) else 1
+        each = 16 // max(itemsize, 2) if mixture else 8
+    warps = max(1, min(most if V > ALONE else most // 2, next_power_of_2(V) // (lanes * each)))
+    programs = min(4, max(1, CACHED // (2 * V * itemsize * device.processors)))
+    return {"DEPTH": depth, "THREADS": warps * lanes, "EACH": each, "num_warps": warps, "PROGRAMS": programs}
+
+
+def _rows_fake(
+    student: torch.Tensor,
+    teacher: torch.Tensor,
+    target: torch.Tensor | None,
+    dy: torch.Tensor | None,
+    op: str,
+    form: str,
+    beta: float,
+    temperature: float,
+    ignore_index: int,
+    loss: bool,
+    gradient: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = student.new_empty(student.shape[:-1], dtype=torch.float32) if loss else None
+    made = torch.empty_like(student, memory_format=torch.contiguous_format) if gradient else None
+    return rows, made  # type: ignore[return-value]
+
+
+@private_op("pair_rows", _rows_fake)
+def _rows(
+    student: torch.Tensor,
+    teacher: torch.Tensor,
+    target: torch.Tensor | None,
+    dy: torch.Tensor | None,
+    op: str,
+    form: str,
+    beta: float,
+    temperature: float,
+    ignore_index: int,
+    loss: bool,
+    gradient: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """student and teacher (..., V) of any strides -> losses (...,) fp32, dstudent (..., V) contiguous, or None."""
+    rows, made = _rows_fake(student, teacher, target, dy, op, form, beta, temperature, ignore_index, loss, gradient)
+    V, device = student.shape[-1], gpu(student.device)
+    R = student.numel() // V
+    chosen = {**_settings(V, max(student.element_size(), teacher.element_size()), form, device)}
+    grid = (min(R, chosen.pop("PROGRAMS") * device.processors),)
+    blocks = ceil_div(V, chosen["DEPTH"] * chosen["THREADS"] * chosen["EACH"])
+    labels = None if target is None else target.contiguous()
+    factor = None if dy is None else dy.reshape(-1)  # a gradient may arrive expanded
+    stride = 0 if factor is None or factor.numel() == 1 else factor.stride(0)
+    tensors = (student.contiguous(), teacher.contiguous(), labels, factor, rows, made)
+    numbers: tuple[float, ...] = (R, blocks, stride, ignore_index)
+    if form == "cosine":
+        launch(cosines, grid, tensors, numbers, V=V, **chosen, GRADIENT=gradient)
+    else:
+        numbers = (*numbers, beta, math.log2(math.e) / temperature, 1.0 / temperature)
+        launch(divergences, grid, tensors, numbers, V=V, **chosen, FORM=FORMS[form].value, GRADIENT=gradient)
+    return rows, made
+
+
+def _launched(
+    op: str,
+    form: str,
+    student: torch.Tensor,
+    teacher: torch.Tensor,
+    target: torch.Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    num_items: NumItems,
+    beta: float = 0.0,
+    temperature: float = 1.0,
+) -> torch.Tensor:
+    labels = None if target is None else target.long()
+    rows = student.numel() // student.shape[-1]
+    by = row_divisor(rows, student, labels, ignore_index, reduction, num_items)
+    options = (op, form, beta, temperature, ignore_index)
+    return pair_loss(_rows, scaled, student, teacher, labels, by, reduction != "none", options)
+
+
+def jsd_triton(
+    student: torch.Tensor,
+    teacher: torch.Tensor,
+    target: torch.Tensor | None,
+    *,
+    beta: float,
+    temperature: float,
+    ignore_index: int,
+    reduction: str,
+    num_items: NumItems,
+) -> torch.Tensor:
+    """See ``liger_kernels_loss.jsd``."""
+    form = {0.0: "forward", 1.0: "reverse"}.get(beta, "between")
+    return _launched("jsd", form, student, teacher, target, ignore_index, reduction, num_items, beta, temperature)
+
+
+def tvd_triton(
+    student: torch.Tensor,
+    teacher: torch.Tensor,
+    target: torch.Tensor | None,
+    *,
+    temperature: float,
+    ignore_index: int,
+    reduction: str,
+    num_items: NumItems,
+) -> torch.Tensor:
+    """See ``liger_kernels_loss.tvd``."""
+    return _launched(
+        "tvd", "variation", student, teacher, target, ignore_index, reduction, num_items, temperature=temperature
+    )
+
+
+def cosine_distance_triton(
+    student: torch.Tensor,
+    teacher: torch.Tensor,
+    target: torch.Tensor | None,
+    *,
+    ignore_index: int,
+    reduction: str,
+    num_items: NumItems,
+) -> torch.Tensor:
+    """See ``liger_kernels_loss.cosine_distance``."""
+    return _launched("cosine_distance", "cosine", student, teacher, target, ignore_index, reduction, num_items)
