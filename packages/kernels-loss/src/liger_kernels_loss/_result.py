@@ -71,11 +71,9 @@ class Result(NamedTuple):
         return rows if self.token_weight is None else rows * self.token_weight
 
     def reduce(self, rows: torch.Tensor) -> torch.Tensor:
-        """Weighted rows, or their sum over ``by``. As in torch, 0 / 0 is nan and x / 0 inf."""
+        """Weighted rows, or their sum over ``by``."""
         rows = self.weighted(rows)
-        if not self.reduced:
-            return rows.view(self.shape)
-        return rows.sum() if self.by is None else rows.sum() / self.by
+        return divide(rows.sum(), self.by) if self.reduced else rows.view(self.shape)
 
     def factor(self) -> torch.Tensor | None:
         """Derivative of the reduced loss with respect to each row: (N,), or 0-dimensional if all are equal."""
@@ -123,11 +121,16 @@ def make_result(
     shape = target.shape[:-1] if soft else target.shape
     flat = target.reshape(-1, target.shape[-1]).contiguous() if soft else target.reshape(-1).long().contiguous()
     token_weight = None if token_weight is None else token_weight.reshape(-1).to(stat_dtype(like))
-    by = _divisor(flat, class_weight, token_weight, stat_dtype(like), loss.ignore_index, reduction, num_items)
+    by = divisor(flat, class_weight, token_weight, stat_dtype(like), loss.ignore_index, reduction, num_items)
     return Result(flat, token_weight, by, shape, loss, reduction, returns)
 
 
-def _divisor(
+def divide(total: torch.Tensor, by: torch.Tensor | None) -> torch.Tensor:
+    """From the sum over rows to the loss. As in torch, 0 / 0 is nan and x / 0 inf, and ignored rows have gradient 0."""
+    return total if by is None else total / by
+
+
+def divisor(
     target: torch.Tensor,
     class_weight: torch.Tensor | None,
     token_weight: torch.Tensor | None,
