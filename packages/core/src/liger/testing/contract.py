@@ -144,13 +144,13 @@ def leaves(inputs: Inputs) -> list[torch.Tensor | None]:
 
 
 def random_like(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """One normal random output gradient per output, always the same for the same shapes; -2 for a scalar.
+    """One normal random output gradient per output, always the same for the same shapes; 1 for a scalar.
 
-    A scalar is a loss. Its gradients may be made in the forward and scaled in the backward, which rounds twice unless
-    the factor is a power of two; in training it is 1.
+    A scalar is a loss, on which training calls backward(). Its gradients may be made in the forward and scaled in the
+    backward, which rounds a second time; ``linear_in_dy`` has other numbers.
     """
     generator = torch.Generator().manual_seed(1234)
-    seeds = [torch.randn(tuple(o.shape), generator=generator) if o.dim() else torch.tensor(-2.0) for o in outputs]
+    seeds = [torch.randn(tuple(o.shape), generator=generator) if o.dim() else torch.tensor(1.0) for o in outputs]
     return [seed.to(o.device, o.dtype) for seed, o in zip(seeds, outputs, strict=True)]
 
 
