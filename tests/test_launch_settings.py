@@ -91,8 +91,8 @@ def run(case: Case) -> float:
     """Seconds of processor time for a forward and backward; how busy the machine is does not count."""
     tensors, options = case.make("meta")
     start = time.process_time()
-    outputs = flat(case.public()(*tensors, **options))
-    torch.autograd.backward(outputs, [torch.empty_like(o) for o in outputs])
+    if outputs := [o for o in flat(case.public()(*tensors, **options)) if o.requires_grad]:
+        torch.autograd.backward(outputs, [torch.empty_like(o) for o in outputs])
     return time.process_time() - start
 
 

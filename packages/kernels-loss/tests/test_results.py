@@ -299,7 +299,8 @@ def test_bad_input(op: str) -> None:
         with pytest.raises(error, match=f"{op}: {message}"):
             call(op, "reference", inputs, y, *weights, **options)
 
-    bad(TypeError, "returns is 'entropy', expected a sequence", returns="entropy")
+    bad(TypeError, "returns is 'entropy', expected a tuple or list", returns="entropy")
+    bad(TypeError, "returns is None, expected a tuple or list", returns=None)
     bad(ValueError, "returns names 'logits', expected some of token_loss", returns=["entropy", "logits"])
     bad(ValueError, "temperature is 0.0, expected a finite positive", temperature=0.0)
     bad(ValueError, r"token_weight has shape \(3,\), expected \(4,\)", None, torch.ones(3))

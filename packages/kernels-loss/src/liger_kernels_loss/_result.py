@@ -162,11 +162,11 @@ def check_returns(op: str, returns: Any) -> tuple[str, ...]:
     """``returns`` as a tuple of names, each once.
 
     Raises:
-        TypeError: one string, or no sequence of strings.
+        TypeError: something else than a tuple or list of strings.
         ValueError: an unknown name.
     """
-    if isinstance(returns, str) or not all(isinstance(name, str) for name in returns):
-        raise TypeError(f"{op}: returns is {returns!r}, expected a sequence of names, as ('token_loss',)")
+    if not isinstance(returns, (tuple, list)) or not all(isinstance(name, str) for name in returns):
+        raise TypeError(f"{op}: returns is {returns!r}, expected a tuple or list of names, as ('token_loss',)")
     if unknown := [name for name in returns if name not in RETURNS]:
         raise ValueError(f"{op}: returns names {', '.join(map(repr, unknown))}, expected some of {', '.join(RETURNS)}")
     return tuple(returns)

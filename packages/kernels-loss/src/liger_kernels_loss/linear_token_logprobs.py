@@ -198,4 +198,4 @@ def linear_token_logprobs_flops(tensors: Sequence[torch.Tensor | None], options:
     hidden, weight = tensors[0], tensors[1]
     assert hidden is not None
     assert weight is not None
-    return {"forward": 2 * hidden.numel() * weight.shape[0], "full": 8 * hidden.numel() * weight.shape[0]}
+    return {"forward": 2 * hidden.numel() * weight.shape[0], "backward": 6 * hidden.numel() * weight.shape[0]}

@@ -68,8 +68,8 @@ def seeds(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     out = []
     for o in outputs:
         generator = torch.Generator(o.device).manual_seed(1234)
-        random = torch.empty_like(o).normal_(generator=generator)
-        out.append(random if o.dim() else torch.ones_like(o))
+        random = o.dim() and o.dtype.is_floating_point
+        out.append(torch.empty_like(o).normal_(generator=generator) if random else torch.ones_like(o))
     return out
 
 
@@ -81,5 +81,9 @@ def forward(fn: Callable[..., Any], inputs: Inputs) -> list[torch.Tensor]:
 def backward(
     outputs: Sequence[torch.Tensor], inputs: Inputs, gradients: Sequence[torch.Tensor], keep: bool = False
 ) -> tuple[torch.Tensor, ...]:
-    """The gradients of the inputs; ``keep`` for another backward through the same graph."""
-    return torch.autograd.grad(outputs, inputs.wanted(), gradients, retain_graph=keep)
+    """The gradients of the inputs, none for an op without; ``keep`` for another backward through the same graph."""
+    roots = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
+    if not roots:
+        return ()
+    made, given = zip(*roots, strict=True)
+    return torch.autograd.grad(made, inputs.wanted(), given, retain_graph=keep)

@@ -39,9 +39,9 @@ def few(point: Point) -> dict[str, int]:
 
 
 def results(fn: Callable[..., Any], inputs: Inputs) -> list[torch.Tensor]:
-    """Outputs and gradients. The outputs are copied, as a backward may write into what a peer saved."""
+    """Floating outputs and gradients. Outputs are copied, as a backward may write into what a peer saved."""
     outputs = forward(fn, inputs)
-    kept = [o.detach().clone() for o in outputs]
+    kept = [o.detach().clone() for o in outputs if o.dtype.is_floating_point]
     return [*kept, *backward(outputs, inputs, seeds(outputs))]
 
 

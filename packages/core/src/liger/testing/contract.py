@@ -87,7 +87,7 @@ def assert_contract(
             ``strict`` raises.
     """
     options = options or {}
-    seeds = random_like(flat(reference(*inputs, **options)))
+    seeds = random_like(flat(reference(*inputs, **options)), loss=1.0)
     samples = [sample(reference, inputs, options, seeds)]
     exact = all(t.dtype == torch.float64 for t in inputs if t is not None and t.dtype.is_floating_point)
     for index in range(1, _sample_count(inputs, samples[0][0], exact)):
@@ -143,14 +143,14 @@ def leaves(inputs: Inputs) -> list[torch.Tensor | None]:
     return [None if t is None else t.detach().requires_grad_(t.requires_grad) for t in inputs]
 
 
-def random_like(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """One normal random output gradient per output, always the same for the same shapes; 1 for a scalar.
+def random_like(outputs: Sequence[torch.Tensor], loss: float = -2.0) -> list[torch.Tensor]:
+    """One normal random output gradient per output, always the same for the same shapes; ``loss`` for a scalar.
 
-    A scalar is a loss, on which training calls backward(). Its gradients may be made in the forward and scaled in the
-    backward, which rounds a second time; ``linear_in_dy`` has other numbers.
+    A scalar is a loss. Its gradients may be made in the forward and scaled in the backward, which rounds twice unless
+    the factor is a power of two. The contract has 1, as in training, where a kernel may have nothing left to do.
     """
     generator = torch.Generator().manual_seed(1234)
-    seeds = [torch.randn(tuple(o.shape), generator=generator) if o.dim() else torch.tensor(1.0) for o in outputs]
+    seeds = [torch.randn(tuple(o.shape), generator=generator) if o.dim() else torch.tensor(loss) for o in outputs]
     return [seed.to(o.device, o.dtype) for seed, o in zip(seeds, outputs, strict=True)]
 
 
