@@ -30,6 +30,8 @@ OPS: dict[str, str] = {
     "silu_mul_packed": "liger-kernels-act",
     "softmax": "liger-kernels-act",
     "sparsemax": "liger-kernels-act",
+    "vocab_parallel_cross_entropy": "liger-kernels-loss",
+    "vocab_parallel_linear_cross_entropy": "liger-kernels-loss",
 }
 
 MODELS: dict[str, str] = {

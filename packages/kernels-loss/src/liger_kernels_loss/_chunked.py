@@ -21,11 +21,15 @@ from liger_kernels_loss.transforms import head
 class Backend(NamedTuple):
     """What differs between kernels; ``_linear_cross_entropy_torch`` says what each does.
 
-    ``step(logits, target, class_weight, upstream, rows, loss, out)`` and ``scale(x, factor, out)``.
+    ``step(logits, target, class_weight, upstream, rows, loss, out)`` and ``scale(x, factor, out)``. ``op`` is the op it
+    serves. ``classes`` is what the size of a chunk depends on, if not the classes of the weight: where ranks meet in
+    each step all must take the same chunks.
     """
 
     step: Callable[..., None]
     scale: Callable[..., None]
+    op: str = "linear_cross_entropy"
+    classes: int = 0
 
 
 BACKENDS: dict[str, Backend] = {}
@@ -137,7 +141,7 @@ def chunked(
     rows = Rows.empty(hidden.shape[0], hidden, Wants(lse, entropy, best))
     dx, dw, db = _gradients(hidden, weight, accum_dtype, needs)
     N, V = hidden.shape[0], weight.shape[0]
-    size = chunk_rows(N, V, hidden.element_size(), workspace_mb, hidden.device.type)
+    size = chunk_rows(N, BACKENDS[backend].classes or V, hidden.element_size(), workspace_mb, hidden.device.type)
     wide = accum_dtype is None and dw.dtype == torch.bfloat16 and worth_fp32(dw.numel(), size, N)
     total = torch.empty_like(dw, dtype=torch.float32) if need_weight and wide else dw
     logits = hidden.new_empty((min(size, N), V))
@@ -233,7 +237,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *dy: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        refuse_second_derivative("linear_cross_entropy")
+        refuse_second_derivative(BACKENDS[ctx.options[0]].op)
         made, ctx.made = ctx.made, None
         of_the_loss = dy[0] is not None and all(d is None for d in dy[1:])
         if made is not None and of_the_loss:  # saved tensors are not looked at: they may have changed since
