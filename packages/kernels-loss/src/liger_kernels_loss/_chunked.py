@@ -21,14 +21,12 @@ from liger_kernels_loss.transforms import head
 class Backend(NamedTuple):
     """What differs between kernels; ``_linear_cross_entropy_torch`` says what each does.
 
-    ``step(logits, target, class_weight, upstream, rows, loss, out)`` and ``scale(x, factor, out)``. ``op`` is the op it
-    serves. ``classes`` is what the size of a chunk depends on, if not the classes of the weight: where ranks meet in
-    each step all must take the same chunks.
+    ``step(logits, target, class_weight, upstream, rows, loss, out)`` and ``scale(x, factor, out)``. The size of
+    a chunk depends on ``classes``, if not on those of the weight: ranks that meet in each step take the same chunks.
     """
 
     step: Callable[..., None]
     scale: Callable[..., None]
-    op: str = "linear_cross_entropy"
     classes: int = 0
 
 
@@ -216,10 +214,16 @@ class _Linear(torch.autograd.Function):
         result: Result,
         chunking: Chunking,
         needs: Needs,
+        op: str,
     ) -> tuple[torch.Tensor | None, ...]:
         inputs = hidden, weight, result.target, bias, class_weight
         scale = None if result.by is None else result.by.reciprocal()
-        ctx.options, ctx.needs, ctx.compiled = (*chunking, *result.loss), needs, torch.compiler.is_compiling()
+        ctx.op, ctx.options, ctx.needs, ctx.compiled = (
+            op,
+            (*chunking, *result.loss),
+            needs,
+            torch.compiler.is_compiling(),
+        )
         now = needs if result.reduced else Needs(False, False, False)
         found = chunked(*inputs, result.token_weight, None, None, scale, *ctx.options, *result.wants, *now)
         rows, made = Rows(*found[:5]), found[5:]
@@ -237,11 +241,11 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *dy: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        refuse_second_derivative(BACKENDS[ctx.options[0]].op)
+        refuse_second_derivative(ctx.op)
         made, ctx.made = ctx.made, None
         of_the_loss = dy[0] is not None and all(d is None for d in dy[1:])
         if made is not None and of_the_loss:  # saved tensors are not looked at: they may have changed since
-            return *_scale_all(ctx, made, dy[0], _scaled_in_place), None, None, None, None
+            return *_scale_all(ctx, made, dy[0], _scaled_in_place), *[None] * 5, None
         del made
         *inputs, token_weight, scale, dx, dw, db = ctx.saved_tensors
         if of_the_loss:
@@ -249,27 +253,37 @@ class _Linear(torch.autograd.Function):
             if dw is None:
                 again = (token_weight, None, None, scale, *ctx.options, *Wants())
                 made = chunked(*inputs, *again, *ctx.needs)[5:]
-            return *_scale_all(ctx, made, dy[0], _scaled if ctx.compiled else _scaled_in_place), None, None, None, None
+            return *_scale_all(ctx, made, dy[0], _scaled if ctx.compiled else _scaled_in_place), *[None] * 5
         factor = token_weight if scale is None else scale if token_weight is None else token_weight * scale
         upstream = combine(dy[0], factor, *dy[1:4], like=inputs[0])
         made = chunked(*inputs, *upstream, None, *ctx.options, *Wants(), *ctx.needs)[5:]
         out = [x.to(d) if needed else None for x, d, needed in zip(made, ctx.dtypes, ctx.needs, strict=True)]
-        return *out, None, None, None, None
+        return *out, *[None] * 5
 
 
 def rows_of(
+    op: str,
     hidden: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     class_weight: torch.Tensor | None,
     result: Result,
     chunking: Chunking,
+    compact: bool,
 ) -> tuple[torch.Tensor | None, RowResults]:
-    """hidden (N, H) and the head -> the reduced loss, None without a reduction, and the results of the rows."""
+    """hidden (N, H) and the head -> the reduced loss, None without a reduction, and the results of the rows.
+
+    ``compact`` leaves ignored rows out before the product, which waits for the device.
+    """
+    if compact and not is_soft(result.target) and not torch.compiler.is_compiling():
+        ignore_index = result.loss.ignore_index
+        kept = (result.target != ignore_index).nonzero().squeeze(1)
+        total, rows = rows_of(op, hidden[kept], weight, bias, class_weight, result.of(kept), chunking, False)
+        return total, rows.among(kept, hidden.shape[0], ignore_index)
     enabled = torch.is_grad_enabled()  # under no_grad a Function's needs_input_grad still says True
     needs = Needs(*[enabled and t is not None and t.requires_grad for t in (hidden, weight, bias)])
-    total, *rows = _Linear.apply(hidden, weight, bias, class_weight, result, chunking, needs)  # type: ignore[no-untyped-call]
-    return total, RowResults(*rows)
+    total, *found = _Linear.apply(hidden, weight, bias, class_weight, result, chunking, needs, op)  # type: ignore[no-untyped-call]
+    return total, RowResults(*found)
 
 
 def linear_cross_entropy_chunked(
@@ -296,9 +310,5 @@ def linear_cross_entropy_chunked(
     class_weight = None if class_weight is None else class_weight.contiguous()
     result = make_result(target, class_weight, token_weight, flat, Loss(**loss), reduction, num_items, returns)
     chunking = Chunking(backend, accum_dtype, workspace_mb)
-    if not compact or is_soft(target) or torch.compiler.is_compiling():
-        total, rows = rows_of(flat, weight, bias, class_weight, result, chunking)
-        return result.finish(rows, total)
-    kept = (result.target != loss["ignore_index"]).nonzero().squeeze(1)
-    total, rows = rows_of(flat[kept], weight, bias, class_weight, result.of(kept), chunking)
-    return result.finish(rows.among(kept, flat.shape[0], loss["ignore_index"]), total)
+    total, rows = rows_of("linear_cross_entropy", flat, weight, bias, class_weight, result, chunking, compact)
+    return result.finish(rows, total)

@@ -9,6 +9,8 @@ import torch
 from liger_kernels_loss._chunked import BACKENDS, Backend, linear_cross_entropy_chunked
 from liger_kernels_loss._loss import Loss, Rows, Upstream, class_total, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput
+from liger_kernels_loss.linear_logits_stats import LogitsStats, logits_stats_chunked
+from liger_kernels_loss.linear_token_logprobs import TokenLogprobs, token_logprobs_chunked
 from liger_kernels_loss.transforms import inner_and_outer, transform_
 
 # Elements worked on at a time: on a CPU the passes over them stay in cache, elsewhere launches matter more.
@@ -118,23 +120,21 @@ def _torch_block(
     transform_(z, softcap=loss.softcap, logit_scale=loss.logit_scale, temperature=loss.temperature, slope=slope)
     top = z.amax(1, keepdim=True)
     found = targets.distance(z, top)
-    bent = _bent(z, top) if rows.entropy is not None or upstream.entropy is not None else None
-    total = z.sub_(top).exp_().sum(1, keepdim=True)
+    z.sub_(top)
+    log_p = z.clone() if rows.entropy is not None or upstream.entropy is not None else None
+    total = z.exp_().sum(1, keepdim=True)
     log_total = total.log()
     lse = top + log_total
     found = found + targets.mass * log_total + loss.z_loss * lse.square()
-    entropy = None if bent is None else log_total - bent / total
+    entropy = None
+    if log_p is not None:
+        log_p.sub_(log_total).masked_fill_(z == 0.0, 0.0)
+        entropy = -(log_p * z).sum(1, keepdim=True) / total
     _store(rows, targets.ignored, loss.ignore_index, found, top, total, entropy)
     if gradient:
         constant = inner_and_outer(None, loss.logit_scale, loss.temperature)[0]
-        _torch_gradient(z, targets, upstream, loss, (lse, total, entropy), constant if slope is None else slope)
-
-
-def _bent(z: torch.Tensor, top: torch.Tensor) -> torch.Tensor:
-    """Sum of exp(z - top) * (z - top)."""
-    away = z - top
-    e = away.exp()
-    return away.mul_(e).masked_fill_(e == 0.0, 0.0).sum(1, keepdim=True)
+        surprise = None if log_p is None else log_p.add_(entropy)
+        _torch_gradient(z, targets, upstream, loss, lse, total, surprise, constant if slope is None else slope)
 
 
 def _store(rows: Rows, ignored: torch.Tensor | None, ignore_index: int, *found: torch.Tensor | None) -> None:
@@ -149,11 +149,12 @@ def _torch_gradient(
     targets: _Targets,
     upstream: Upstream,
     loss: Loss,
-    statistics: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+    lse: torch.Tensor,
+    total: torch.Tensor,
+    surprise: torch.Tensor | None,
     slope: torch.Tensor | float,
 ) -> None:
-    """e = exp(z - top) (n, V) becomes dlogits."""
-    lse, total, entropy = statistics
+    """e = exp(z - top) (n, V) becomes dlogits. ``surprise`` is log p + entropy (n, V), for the latter's gradient."""
     dloss, dlse, dentropy = (None if d is None else d[:, None].to(e.dtype) for d in upstream)
     scale = torch.ones_like(lse) if dloss is None else dloss
     pull = (targets.mass + 2.0 * loss.z_loss * lse) * scale
@@ -162,10 +163,8 @@ def _torch_gradient(
     if dentropy is None:
         e.mul_(pull / total)
     else:
-        assert entropy is not None
-        away = e.log()  # z - top
-        pull = (pull - dentropy * (entropy - total.log())) / total
-        e.mul_(away.mul_(-dentropy / total).add_(pull).masked_fill_(e == 0.0, 0.0))
+        assert surprise is not None
+        e.mul_(surprise.mul_(-dentropy).add_(pull).div_(total))
     targets.subtract(e, scale)
     e.mul_(slope)
     if targets.ignored is not None:
@@ -185,3 +184,13 @@ BACKENDS["torch"] = Backend(torch_step, torch_scale)
 def linear_cross_entropy_torch(*tensors: Any, **options: Any) -> torch.Tensor | CrossEntropyOutput:
     """See ``liger_kernels_loss.linear_cross_entropy``."""
     return linear_cross_entropy_chunked("torch", *tensors, **options)
+
+
+def linear_token_logprobs_torch(*tensors: Any, **options: Any) -> TokenLogprobs:
+    """See ``liger_kernels_loss.linear_token_logprobs``."""
+    return token_logprobs_chunked("torch", *tensors, **options)
+
+
+def linear_logits_stats_torch(*tensors: Any, **options: Any) -> LogitsStats:
+    """See ``liger_kernels_loss.linear_logits_stats``."""
+    return logits_stats_chunked("torch", *tensors, **options)

@@ -15,6 +15,8 @@ from liger.launch import ceil_div, launch
 from liger_kernels_loss._chunked import BACKENDS, Backend, linear_cross_entropy_chunked
 from liger_kernels_loss._result import CrossEntropyOutput
 from liger_kernels_loss._soft_triton import launch_rows
+from liger_kernels_loss.linear_logits_stats import LogitsStats, logits_stats_chunked
+from liger_kernels_loss.linear_token_logprobs import TokenLogprobs, token_logprobs_chunked
 
 
 # -- Kernels -----------------------------------------------------------------------------------------------------------
@@ -44,3 +46,13 @@ BACKENDS["triton"] = Backend(launch_rows, _launch_scale)
 def linear_cross_entropy_triton(*tensors: Any, **options: Any) -> torch.Tensor | CrossEntropyOutput:
     """See ``liger_kernels_loss.linear_cross_entropy``."""
     return linear_cross_entropy_chunked("triton", *tensors, **options)
+
+
+def linear_token_logprobs_triton(*tensors: Any, **options: Any) -> TokenLogprobs:
+    """See ``liger_kernels_loss.linear_token_logprobs``."""
+    return token_logprobs_chunked("triton", *tensors, **options)
+
+
+def linear_logits_stats_triton(*tensors: Any, **options: Any) -> LogitsStats:
+    """See ``liger_kernels_loss.linear_logits_stats``."""
+    return logits_stats_chunked("triton", *tensors, **options)

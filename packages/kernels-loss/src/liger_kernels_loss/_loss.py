@@ -53,7 +53,8 @@ class Rows(NamedTuple):
             return like.new_empty(n, dtype=stat_dtype(like)) if wanted else None
 
         best = like.new_empty(n, dtype=torch.int64) if wants.best else None
-        return cls(like.new_empty(n, dtype=stat_dtype(like)), *map(make, (wants.lse, wants.lse, wants.entropy)), best)
+        loss, lse = like.new_empty(n, dtype=stat_dtype(like)), wants.lse
+        return cls(loss, make(lse), make(lse), make(wants.entropy), best)
 
     def part(self, part: slice) -> Rows:
         """The same of some rows, as views."""
@@ -240,9 +241,8 @@ def row_results(
         lse = z.logsumexp(-1).masked_fill(ignored, 0.0)
         rows = rows + loss.z_loss * lse.square() if loss.z_loss else rows
     if wants.entropy:
-        log_p = z.log_softmax(-1)
-        p = log_p.exp()
-        entropy = -(p * log_p.masked_fill(p == 0.0, 0.0)).sum(-1).masked_fill(ignored, 0.0)
+        p, log_p = z.softmax(-1), z.log_softmax(-1)
+        entropy = (p * -log_p.masked_fill(p == 0.0, 0.0)).sum(-1).masked_fill(ignored, 0.0)
     if wants.best:
         best = best_columns(logits, loss.logit_scale).masked_fill(ignored, loss.ignore_index)
     return RowResults(rows, lse, entropy, best)

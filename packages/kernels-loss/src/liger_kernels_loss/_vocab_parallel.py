@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from liger.launch import refuse_second_derivative
-from liger_kernels_loss._chunked import BACKENDS, Backend, linear_cross_entropy_chunked
+from liger_kernels_loss._chunked import BACKENDS, Backend, Chunking, rows_of
 from liger_kernels_loss._loss import Loss, RowResults, Rows, Upstream, Wants, combine, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput, Result, make_result
 from liger_kernels_loss._shards import Shards, everyone, summed_gradient
@@ -164,7 +164,7 @@ def _backend(maths: str, group: str, sizes: tuple[int, ...]) -> str:
     name = f"{maths}, {group}, {sizes}"
     if name not in BACKENDS:
         step = functools.partial(_step, maths, Shards.of(group, sizes))
-        BACKENDS[name] = Backend(step, BACKENDS[maths].scale, LINEAR_OP, max(sizes, default=0))
+        BACKENDS[name] = Backend(step, BACKENDS[maths].scale, max(sizes, default=0))
     return name
 
 
@@ -180,16 +180,23 @@ def parallel_linear_cross_entropy(
     group: str,
     shards: tuple[int, ...],
     reduce_hidden_gradient: bool,
-    **options: Any,
+    reduction: str,
+    num_items: int | float | torch.Tensor | None,
+    returns: tuple[str, ...],
+    check_labels: bool,
+    accum_dtype: torch.dtype | None,
+    workspace_mb: float | None,
+    compact: bool,
+    **loss: Any,
 ) -> torch.Tensor | CrossEntropyOutput:
     """See ``liger_kernels_loss.vocab_parallel_linear_cross_entropy``."""
-    found = Shards.of(group, shards)
-    if reduce_hidden_gradient:
-        hidden = summed_gradient(hidden, found, LINEAR_OP)
-    mean = options["ignore_index"], options["reduction"], options["num_items"]
-    options["num_items"] = _num_items(target, class_weight, token_weight, *mean, found)
-    returns = options["returns"]
-    options["returns"] = _asked(target, returns)
-    backend = _backend(maths, group, () if found.alone else shards)
-    out = linear_cross_entropy_chunked(backend, hidden, weight, target, bias, class_weight, token_weight, **options)
-    return _answered(out, target, returns, found)
+    del check_labels
+    found, options = Shards.of(group, shards), Loss(**loss)
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    flat = summed_gradient(flat, found, LINEAR_OP) if reduce_hidden_gradient else flat
+    class_weight = None if class_weight is None else class_weight.contiguous()
+    num_items = _num_items(target, class_weight, token_weight, options.ignore_index, reduction, num_items, found)
+    result = make_result(target, None, token_weight, flat, options, reduction, num_items, _asked(target, returns))
+    chunking = Chunking(_backend(maths, group, () if found.alone else shards), accum_dtype, workspace_mb)
+    total, rows = rows_of(LINEAR_OP, flat, weight, bias, class_weight, result, chunking, compact)
+    return _answered(result.finish(rows, total), target, returns, found)
