@@ -36,6 +36,8 @@ OPS: dict[str, str] = {
     "softmax": "liger-kernels-act",
     "sparsemax": "liger-kernels-act",
     "tvd": "liger-kernels-loss",
+    "vocab_parallel_cross_entropy": "liger-kernels-loss",
+    "vocab_parallel_linear_cross_entropy": "liger-kernels-loss",
 }
 
 MODELS: dict[str, str] = {

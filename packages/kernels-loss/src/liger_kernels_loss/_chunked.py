@@ -21,11 +21,13 @@ from liger_kernels_loss.transforms import head
 class Backend(NamedTuple):
     """What differs between kernels; ``_linear_cross_entropy_torch`` says what each does.
 
-    ``step(logits, target, class_weight, upstream, rows, loss, out)`` and ``scale(x, factor, out)``.
+    ``step(logits, target, class_weight, upstream, rows, loss, out)`` and ``scale(x, factor, out)``. The size of
+    a chunk depends on ``classes``, if not on those of the weight: ranks that meet in each step take the same chunks.
     """
 
     step: Callable[..., None]
     scale: Callable[..., None]
+    classes: int = 0
 
 
 BACKENDS: dict[str, Backend] = {}
@@ -137,7 +139,7 @@ def chunked(
     rows = Rows.empty(hidden.shape[0], hidden, Wants(lse, entropy, best))
     dx, dw, db = _gradients(hidden, weight, accum_dtype, needs)
     N, V = hidden.shape[0], weight.shape[0]
-    size = chunk_rows(N, V, hidden.element_size(), workspace_mb, hidden.device.type)
+    size = chunk_rows(N, BACKENDS[backend].classes or V, hidden.element_size(), workspace_mb, hidden.device.type)
     wide = accum_dtype is None and dw.dtype == torch.bfloat16 and worth_fp32(dw.numel(), size, N)
     total = torch.empty_like(dw, dtype=torch.float32) if need_weight and wide else dw
     logits = hidden.new_empty((min(size, N), V))

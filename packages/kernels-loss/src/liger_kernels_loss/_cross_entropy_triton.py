@@ -28,7 +28,6 @@ from liger_kernels_loss._rows_triton import (
     row_coefficients,
 )
 from liger_kernels_loss._soft_triton import launch_rows
-from liger_kernels_loss._transforms_triton import transform
 
 OP = "cross_entropy"
 
@@ -80,10 +79,10 @@ def _backward(
         for i in range(BLOCKS):
             cols = (tl.program_id(1) * BLOCKS + i) * BLOCK + tl.arange(0, BLOCK)
             mask = cols < V
-            z = transform(tl.load(logits_ptr + row * V + cols, mask=mask, other=0.0), inner, outer, SOFTCAP)
+            x = tl.load(logits_ptr + row * V + cols, mask=mask, other=0.0)
             w = class_weights(w_ptr, cols, mask)
             here = tl.where(cols == y.to(tl.int32), hit, 0.0)
-            dz = dlogits(z, w, top, pull, bend, here, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
+            dz = dlogits(x, w, top, pull, bend, here, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
             dz = tl.where(y == ignore_index, 0.0, dz)
             tl.store(out_ptr + row * V + cols, dz.to(out_ptr.dtype.element_ty), mask=mask)
 

@@ -17,7 +17,7 @@ from liger_kernels_loss.transforms import inner_and_outer, transform_
 CPU_BLOCK, BLOCK = 1 << 18, 1 << 25
 
 
-def _block(x: torch.Tensor) -> int:
+def block_elements(x: torch.Tensor) -> int:
     return CPU_BLOCK if x.device.type == "cpu" else BLOCK
 
 
@@ -34,7 +34,7 @@ def torch_step(
 
     ``out`` must be the logits themselves.
     """
-    size = max(1, _block(logits) // logits.shape[1])
+    size = max(1, block_elements(logits) // logits.shape[1])
     total = class_total(class_weight, loss)
     for start in range(0, logits.shape[0], size):
         part = slice(start, start + size)
@@ -173,7 +173,7 @@ def _torch_gradient(
 
 def torch_scale(x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> None:
     """out = x * factor, multiplied in the dtype of ``factor``, one number, and rounded once; ``out`` may be ``x``."""
-    size = _block(x)
+    size = block_elements(x)
     for a, b in zip(torch.split(x.view(-1), size), torch.split(out.view(-1), size), strict=True):
         b.copy_(a.to(factor.dtype) * factor)
 

@@ -44,11 +44,12 @@ def weight_mass(w_total_ptr, V: tl.constexpr):
 
 @triton.jit
 def row_label(row_ptr, w_ptr, y, inner, outer, V: tl.constexpr, SOFTCAP: tl.constexpr):
-    """-> z and class weight at label y; nan for a label outside [0, V), so that it cannot go unnoticed."""
+    """-> logit, z and class weight at label y; nan for a label outside [0, V), so that it cannot go unnoticed."""
     inside = (y >= 0) & (y < V)
-    own = transform(tl.load(row_ptr + y, mask=inside, other=0.0), inner, outer, SOFTCAP)
+    logit = tl.load(row_ptr + y, mask=inside, other=0.0)
+    own = transform(logit, inner, outer, SOFTCAP)
     weight = class_weights(w_ptr, y, inside)
-    return tl.where(inside, own, float("nan")), tl.where(inside, weight, float("nan"))
+    return logit, tl.where(inside, own, float("nan")), tl.where(inside, weight, float("nan"))
 
 
 @triton.jit
@@ -134,10 +135,11 @@ def row_coefficients(
 
 @triton.jit
 def dlogits(
-    z, w, top, pull, bend, hit, smooth, inner, outer,
+    logits, w, top, pull, bend, hit, smooth, inner, outer,
     SOFTCAP: tl.constexpr, SMOOTH: tl.constexpr, BEND: tl.constexpr,
 ):  # fmt: skip
-    """Transformed logits and their class weights -> the gradient of the logits in fp32."""
+    """Logits and their class weights -> the gradient of the logits in fp32."""
+    z = transform(logits, inner, outer, SOFTCAP)
     if BEND:
         away = tl.where(z == -float("inf"), 0.0, z - top)
         dz = tl.exp2((z - top) * LOG2E) * (pull - bend * away) - hit
@@ -145,7 +147,7 @@ def dlogits(
         dz = tl.exp2((z - top) * LOG2E) * pull - hit
     if SMOOTH:
         dz = dz - smooth * w
-    return dz * transform_slope(z, inner, outer, SOFTCAP)
+    return dz * transform_slope(logits, inner, outer, SOFTCAP)
 
 
 # -- Kernel ------------------------------------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ def _kept_row(
     BLOCKS: tl.constexpr = (V + BLOCK - 1) // BLOCK
     logits_ptr += row * tl.full((), V, tl.int64)
     # read before the reductions below, whose barriers keep the stores of the second pass behind it
-    own, weight = row_label(logits_ptr, w_ptr, y, inner, outer, V, SOFTCAP)
+    label, own, weight = row_label(logits_ptr, w_ptr, y, inner, outer, V, SOFTCAP)
     top = -float("inf")
     peak = -float("inf")
     best = 0
@@ -217,13 +219,13 @@ def _kept_row(
             smoothing, z_loss, V, SMOOTH,
         )  # fmt: skip
         for i in range(BLOCKS):  # backwards: the end of the row is what the cache still holds
-            cols, mask, x, z = read_block(logits_ptr, (BLOCKS - 1 - i) * BLOCK, inner, outer, V, BLOCK, SOFTCAP)
+            cols, mask, x, _ = read_block(logits_ptr, (BLOCKS - 1 - i) * BLOCK, inner, outer, V, BLOCK, SOFTCAP)
             w = class_weights(w_ptr, cols, mask)
-            dz = dlogits(z, w, top, pull, bend, 0.0, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
+            dz = dlogits(x, w, top, pull, bend, 0.0, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
             tl.store(out_ptr + cols, dz.to(out_ptr.dtype.element_ty), mask=mask)
         # the label's column alone, once the block with it is written: comparing every column spills registers
         tl.debug_barrier()
-        dz = dlogits(own, weight, top, pull, bend, hit, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
+        dz = dlogits(label, weight, top, pull, bend, hit, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
         tl.store(out_ptr + y, dz.to(out_ptr.dtype.element_ty), mask=(y >= 0) & (y < V))
 
 

@@ -95,11 +95,12 @@ def _soft_losses(
     for start in range(0, V, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         mask = cols < V
-        z = transform(tl.load(logits_ptr + cols, mask=mask, other=0.0), inner, outer, SOFTCAP)
+        x = tl.load(logits_ptr + cols, mask=mask, other=0.0)
+        z = transform(x, inner, outer, SOFTCAP)
         q = soft_weights(target_ptr, w_ptr, cols, mask, smoothing, V)
         loss += tl.sum(tl.where(q == 0.0, 0.0, q * ((top - z) + log_total)), axis=0)
         if GRADIENT:
-            dz = dlogits(z, 0.0, top, pull / total, bend / total, q * dy, 0.0, inner, outer, SOFTCAP, False, BEND)
+            dz = dlogits(x, 0.0, top, pull / total, bend / total, q * dy, 0.0, inner, outer, SOFTCAP, False, BEND)
             tl.store(out_ptr + row * V + cols, dz.to(out_ptr.dtype.element_ty), mask=mask)
     tl.store(loss_ptr + row, loss)
     if top_ptr is not None:

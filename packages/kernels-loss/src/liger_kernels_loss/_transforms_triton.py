@@ -33,10 +33,10 @@ def transform(logits, inner, outer, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def transform_slope(z, inner, outer, SOFTCAP: tl.constexpr):
-    """dz/dlogits, from the transformed z."""
+def transform_slope(logits, inner, outer, SOFTCAP: tl.constexpr):
+    """dz/dlogits. From z it would lose digits where the softcap saturates; the compiler computes tanh once for both."""
     slope = inner
     if SOFTCAP:
-        t = z * (1.0 / outer)
-        slope = inner * outer - (inner * outer) * t * t
+        t = tanh(logits.to(tl.float32) * inner)
+        slope = inner * outer * (1.0 - t * t)
     return slope

@@ -134,7 +134,7 @@ def cross_entropy(
     """
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
     check_options(OP, loss, reduction, num_items)
-    classes = _check_logits(logits)
+    classes = check_logits(OP, logits)
     check_target(OP, target, logits, "logits", classes)
     weight = check_class_weight(OP, weight, logits, classes, "weight")
     check_token_weight(OP, token_weight, logits, "logits")
@@ -154,15 +154,15 @@ def cross_entropy(
     return run(OP, tensors, options, sizes={"V": classes}, kernel=kernel)  # type: ignore[no-any-return]
 
 
-def _check_logits(logits: torch.Tensor) -> int:
-    """The number of classes."""
-    check_tensor(OP, "logits", logits)
+def check_logits(op: str, logits: torch.Tensor) -> int:
+    """The number of classes, at least one."""
+    check_tensor(op, "logits", logits)
     if logits.dim() == 0 or not logits.dtype.is_floating_point:
         raise TypeError(
-            f"{OP}: logits must be floating with at least one dimension, got {logits.dtype} {tuple(logits.shape)}"
+            f"{op}: logits must be floating with at least one dimension, got {logits.dtype} {tuple(logits.shape)}"
         )
     if logits.shape[-1] == 0:
-        raise ValueError(f"{OP}: logits have shape {tuple(logits.shape)}, expected at least one class")
+        raise ValueError(f"{op}: logits have shape {tuple(logits.shape)}, expected at least one class")
     return logits.shape[-1]
 
 
