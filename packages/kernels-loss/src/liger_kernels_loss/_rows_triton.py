@@ -310,9 +310,8 @@ def _losses_settings(V: int, itemsize: int, gradient: bool, statistics: bool, de
     """Constants of ``_losses``; ``statistics``: whether it has more to find than the loss.
 
     One program of 32 warps fills a multiprocessor's registers and 32768 columns a step keep it loading: 1.43x a copy's
-    time at V=128256 on an H200, with half of both 1.55x. Half of both on AMD, where a warp is 64 lanes. With odd V each
-    value is loaded and masked alone: only an eighth of the columns spills with no option. Half of them beside the
-    entropy or a prediction, which takes an index for each value.
+    time at V=128256 on an H200, with half of both 1.55x. Half of both on AMD. With odd V each value is loaded alone: an
+    eighth of the columns spills with no option. Half of them beside the entropy or a prediction.
     """
     most = device.most_warps
     block = min(next_power_of_2(V), 1024 * most // (8 if V % 2 else 1) // (2 if statistics else 1))
