@@ -20,6 +20,7 @@ PAIRS = [("cross_entropy", k) for k in ("reference", "triton")] + [
     ("linear_cross_entropy", k) for k in ("reference", "torch", "triton")
 ]
 every_kernel = pytest.mark.parametrize(("op", "kernel"), PAIRS)
+FUSED = [pair for pair in PAIRS if pair[1] != "reference"]
 REFERENCES = {"cross_entropy": cross_entropy_reference, "linear_cross_entropy": linear_cross_entropy_reference}
 ALL = ("token_loss", "z_loss", "entropy", "token_accuracy", "predictions")
 VALUES: dict[str, Any] = {
@@ -70,11 +71,9 @@ def same(got: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float =
 
 # -- Options -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("pair", itertools.combinations(VALUES, 2), ids="-".join)
-@every_kernel
+@pytest.mark.parametrize(("op", "kernel"), FUSED)
 def test_options_in_pairs(op: str, kernel: str, pair: tuple[str, str], device: str) -> None:
-    """Against the same formula in float64."""
-    if kernel == "reference":
-        pytest.skip("is what the others are compared with; tested against torch below")
+    """Against the reference in float64, which the tests below compare with torch."""
     options = {name: VALUES[name] for name in pair if VALUES[name] is not None}
     target = torch.randint(0, 35, (6,))
     target[::3] = options.get("ignore_index", -100)
@@ -88,6 +87,18 @@ def test_options_in_pairs(op: str, kernel: str, pair: tuple[str, str], device: s
         return getattr(ops, op)(*tensors, kernel=kernel, **given)
 
     assert_contract(fn, REFERENCES[op], inputs, options, reduction=35)
+
+
+@pytest.mark.parametrize(("op", "kernel"), FUSED)
+def test_a_saturated_softcap_keeps_its_slope(op: str, kernel: str, device: str) -> None:
+    """1 - tanh^2 is what rounding leaves of it there."""
+    inputs: list[Tensor | None] = [(t * 6).detach().requires_grad_() for t in leaves(op, 6, 203, device)]
+
+    def fn(*tensors: Tensor | None, **given: Any) -> Any:
+        return getattr(ops, op)(*tensors, kernel=kernel, **given)
+
+    inputs.append(torch.randint(0, 203, (6,), device=device))
+    assert_contract(fn, REFERENCES[op], inputs, {"softcap": 9.0, "logit_scale": 1.3}, reduction=203)
 
 
 @every_kernel
@@ -193,15 +204,15 @@ def test_predictions_are_the_first_of_equals(op: str, kernel: str, device: str) 
     assert torch.equal(call(op, kernel, inputs, target, returns=["predictions"], softcap=1.0).predictions, expected)
 
 
-@every_kernel
-def test_entropy_of_masked_and_certain_rows(op: str, kernel: str, device: str) -> None:
-    if op != "cross_entropy":
-        pytest.skip("a head does not make -inf")
+@pytest.mark.parametrize("kernel", ["reference", "triton"])
+def test_entropy_of_masked_and_certain_rows(kernel: str, device: str) -> None:
     z = torch.zeros(3, 9, device=device)
     z[0, 1:5], z[1, :], z[1, 2] = -float("inf"), -float("inf"), 0.0
     z[2, 3] = 1e4
     z.requires_grad_()
-    got = call(op, kernel, [z], torch.tensor([0, 2, 3], device=device), returns=["entropy"], reduction="none")
+    got = call(
+        "cross_entropy", kernel, [z], torch.tensor([0, 2, 3], device=device), returns=["entropy"], reduction="none"
+    )
     assert torch.allclose(got.entropy, torch.tensor([5.0, 1.0, 1.0], device=device).log())
     (got.entropy.sum() + got.loss.sum()).backward()
     assert z.grad is not None

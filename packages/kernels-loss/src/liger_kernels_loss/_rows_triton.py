@@ -306,15 +306,15 @@ def flags(loss: Loss) -> dict[str, bool]:
 
 
 @settings(BLOCK=(1024, 2048, 4096, 8192, 16384, 32768), num_warps=(4, 8, 16, 32))
-def _losses_settings(V: int, itemsize: int, gradient: bool, statistics: bool, device: GPU) -> dict[str, int]:
-    """Constants of ``_losses``; ``statistics``: whether it has more to find than the loss.
+def _losses_settings(V: int, itemsize: int, gradient: bool, more: bool, device: GPU) -> dict[str, int]:
+    """Constants of ``_losses``; ``more``: whether there is more to do than the loss of plain logits.
 
     One program of 32 warps fills a multiprocessor's registers and 32768 columns a step keep it loading: 1.43x a copy's
     time at V=128256 on an H200, with half of both 1.55x. Half of both on AMD. With odd V each value is loaded alone: an
-    eighth of the columns spills with no option. Half of them beside the entropy or a prediction.
+    eighth of the columns spills with no option. Half of them beside an entropy, a prediction or a softcap.
     """
     most = device.most_warps
-    block = min(next_power_of_2(V), 1024 * most // (8 if V % 2 else 1) // (2 if statistics else 1))
+    block = min(next_power_of_2(V), 1024 * most // (8 if V % 2 else 1) // (2 if more else 1))
     return {"BLOCK": block, "num_warps": min(most, max(4, next_power_of_2(V) // 1024))}
 
 
@@ -335,7 +335,7 @@ def launch_losses(
     device = gpu(logits.device)
     # Rows wider than this leave the cache before the second pass unless few are alive at a time (1.2x at V=262144).
     # With odd V the loop over rows would spill.
-    statistics = rows.entropy is not None or rows.best is not None or upstream.entropy is not None
+    more = rows.entropy is not None or rows.best is not None or upstream.entropy is not None or loss.softcap is not None
     persistent = out is not None and V > 196608 and V % 2 == 0 and device.processors < R
     launch(
         _losses,
@@ -343,7 +343,7 @@ def launch_losses(
         (logits, out, target, class_weight, class_total(class_weight, loss), *upstream, *rows),
         (R, 0 if upstream.loss is None else upstream.loss.stride(0), *numbers(loss)),
         V=V,
-        **_losses_settings(V, logits.element_size(), out is not None, statistics, device),
+        **_losses_settings(V, logits.element_size(), out is not None, more, device),
         **flags(loss),
         GRADIENT=out is not None,
         PERSISTENT=persistent,

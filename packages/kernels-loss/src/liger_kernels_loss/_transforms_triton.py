@@ -19,7 +19,7 @@ def tanh(x):
     small = x + x * u * (-0.33333299 + u * (0.13331959 + u * p))
     magnitude = tl.abs(x)
     e = tl.exp2(magnitude * (-2.0 * LOG2E))  # the tensor first: the interpreter cannot multiply a constexpr by one
-    large = (1.0 - e) / (1.0 + e)
+    large = (1.0 - e) * (1.0 / (1.0 + e))
     return tl.where(magnitude < 0.6, small, tl.where(x < 0, -large, large))
 
 
@@ -34,9 +34,10 @@ def transform(logits, inner, outer, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def transform_slope(logits, inner, outer, SOFTCAP: tl.constexpr):
-    """dz/dlogits. From z it would lose digits where the softcap saturates; the compiler computes tanh once for both."""
+    """dz/dlogits. 1 - tanh^2 is 4 e / (1 + e)^2, e = exp(-2 |x|), and keeps its digits where the softcap saturates."""
     slope = inner
     if SOFTCAP:
-        t = tanh(logits.to(tl.float32) * inner)
-        slope = inner * outer * (1.0 - t * t)
+        e = tl.exp2(tl.abs(logits.to(tl.float32) * inner) * (-2.0 * LOG2E))
+        r = 1.0 / (1.0 + e)
+        slope = (4.0 * inner * outer) * (e * r * r)
     return slope
