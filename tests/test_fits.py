@@ -277,3 +277,17 @@ def test_layer_norm_under_autocast_keeps_the_dtype_of_upstream(device: str) -> N
     patched = layer_norm(torch.nn.LayerNorm, load(registry().op("layer_norm").reference), eps="eps")["forward"]
     with torch.autocast(torch.device(device).type, torch.bfloat16):
         assert patched(norm, x).dtype == norm(x).dtype
+
+
+def test_clamped_experts_with_halves_and_other_names() -> None:
+    upstream = importlib.import_module("transformers.models.minimax_m3_vl.modeling_minimax_m3_vl")
+    configs = importlib.import_module("transformers.models.minimax_m3_vl.configuration_minimax_m3_vl")
+    module = upstream.MiniMaxM3VLExperts(configs.MiniMaxM3VLTextConfig(**SMALL | EXPERTS))
+    fit = fits.clamped_experts(layout="gate_up", alpha="swiglu_alpha", limit="swiglu_limit")
+    op = load(registry().op(fit.op).reference)
+    patched = load(fit.adapter)(type(module), op, **fit.options)["_apply_gate"]
+    assert load(fit.match)(module, fit.options) is None
+    x = 6 * torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.float32, torch.bfloat16):
+        assert torch.equal(patched(module, x.to(dtype)), module._apply_gate(x.to(dtype)))
+    assert load(fit.match)(module, fits.clamped_experts(limit="swiglu_limit", alpha="swiglu_alpha").options) is not None

@@ -389,6 +389,23 @@ class Forgetful(modeling_llama.LlamaForCausalLM):
         return modeling_llama.CausalLMOutputWithPast(loss=loss, logits=logits)
 
 
+def test_ignored_labels_on_the_host_never_reach_the_heads_product(pair, monkeypatch):
+    """A masked prompt costs no logits; loss and gradients stay upstream's, and accuracy needs no further product."""
+    if pair.device != "cpu":
+        pytest.skip("labels lie beside the model, here on a device, where counting them would make the host wait")
+    from liger_kernels_loss import _chunked
+
+    seen, inner = [], _chunked.head
+    monkeypatch.setattr(_chunked, "head", lambda h, *args, **kwargs: seen.append(len(h)) or inner(h, *args, **kwargs))
+    plain, patched = pair.both()
+    batch = pair.batch(tokens=40)
+    batch["labels"][:, :25] = -100
+    expect_equal_step(plain, patched, **batch)
+    patched(**batch, return_token_accuracy=True)
+    kept = int((batch["labels"][:, 1:] != -100).sum())
+    assert seen == [kept, kept]
+
+
 def test_carrier_never_leaves_the_model(pair, monkeypatch):
     patch = dataclasses.replace(registry().models["llama"], module=__name__)
     monkeypatch.setitem(registry().models, "llama", patch)

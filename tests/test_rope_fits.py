@@ -1,12 +1,16 @@
 """Which rotary functions of upstream the fits accept, and that the patched attention has upstream's bits."""
 
+import copy
 import importlib
 
 import pytest
 import torch
 
-from liger.declare import load
+import liger
+from liger.declare import ModelPatch, load
+from liger.errors import PatchRefused
 from liger.registry import registry
+from liger.testing import count_ops
 from liger_hf import fits
 from liger_hf.rope import match, probe_attention, rope
 
@@ -158,3 +162,64 @@ def test_another_form_of_rotation_is_refused(name: str) -> None:
     *_, wrong, reason = FURTHER[name]
     found = load(wrong.match)(further(name, torch.float32), wrong.options)
     assert found is not None and reason in found
+
+
+# -- Layers without positional encoding --------------------------------------------------------------------------------
+NOPE = {
+    "smollm3": ("SmolLM3", {"no_rope_layers": [0, 1, 0, 1]}, {"SmolLM3Attention": fits.rope()}),
+    "cohere2": (
+        "Cohere2",
+        {"layer_types": ["full_attention", "sliding_attention"] * 2},
+        {"Cohere2Attention": fits.rope("interleaved", cast="fp32")},
+    ),
+    "llama4_text": (
+        "Llama4",
+        {"no_rope_layers": [0, 1, 0, 1], "num_local_experts": 2, "intermediate_size_mlp": 32},
+        {"Llama4TextAttention": fits.rope_complex()},
+    ),
+}
+
+
+def layers(name: str, monkeypatch: pytest.MonkeyPatch, **changes: object) -> torch.nn.Module:
+    """Four layers, the first and the third without positional encoding; their attention is declared."""
+    prefix, config, declared = NOPE[name]
+    folder = name.removesuffix("_text")
+    patch = ModelPatch(
+        model_type=name, module=f"transformers.models.{folder}.modeling_{folder}", fits=declared, head=None, mini=""
+    )
+    monkeypatch.setitem(registry().models, name, patch)
+    monkeypatch.setitem(registry()._owners, ("model", name), ["tests"])
+    kind = f"{prefix}TextConfig" if name.endswith("_text") else f"{prefix}Config"
+    whole = {**SMALL, "num_hidden_layers": 4, **config, **changes}
+    torch.manual_seed(0)
+    transformers = importlib.import_module("transformers")
+    return getattr(transformers, f"{prefix}ForCausalLM")(getattr(transformers, kind)(**whole)).train()
+
+
+def step(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Logits and all gradients."""
+    out = model(input_ids=torch.arange(14).view(2, 7), use_cache=False).logits
+    return [out, *torch.autograd.grad(out.square().mean(), [p for p in model.parameters() if p.requires_grad])]
+
+
+@pytest.mark.parametrize("name", NOPE)
+def test_layers_without_positional_encoding_are_left_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = layers(name, monkeypatch)
+    patched = copy.deepcopy(plain)
+    report = liger.autopatch(patched, prefer="reference", strict=True)
+    assert [row.status for row in report.rows] == ["skipped", "applied"] * 2 and report.rows[0].idle
+    assert report.rows[0].reason.startswith("its forward does not call apply_rotary_")
+    with count_ops() as counts:
+        found = step(patched)
+    assert sum(counts.values()) == 2
+    for f, e in zip(found, step(plain), strict=True):
+        assert torch.equal(f, e)
+    again = liger.plan(patched, prefer="reference", strict=True)
+    assert [row.idle for row in again.rows] == [True, False] * 2
+
+
+def test_a_class_that_never_rotates_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = layers("smollm3", monkeypatch, no_rope_layers=[0] * 4)
+    assert {row.status for row in liger.plan(model).rows} == {"refused"}
+    with pytest.raises(PatchRefused, match="its forward does not call apply_rotary_pos_emb"):
+        liger.plan(model, strict=True)

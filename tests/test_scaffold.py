@@ -142,10 +142,52 @@ def test_a_plugin_of_another_shape():
         add_to_plugin("import liger\n", "X = 1", ("X",))
 
 
+READ = {  # model type: class -> fit
+    "gemma2": {
+        "Gemma2RMSNorm": 'fits.rms_norm(cast="gemma", eps="eps")',
+        "Gemma2MLP": 'fits.gated_mlp(act="gelu_pytorch_tanh")',
+        "Gemma2Attention": "fits.rope()",
+    },
+    "olmo2": {"Olmo2RMSNorm": 'fits.rms_norm(cast="fp32-weight")', "Olmo2Attention": 'fits.rope(cast="output")'},
+    "olmo": {"OlmoLayerNorm": "fits.layer_norm(eps=1e-05)"},
+    "cohere": {
+        "CohereLayerNorm": "fits.cohere_norm()",
+        "CohereAttention": 'fits.rope(layout="interleaved", cast="fp32")',
+    },
+    "glm4": {
+        "Glm4MLP": 'fits.packed_mlp(act="silu")',
+        "Glm4Attention": 'fits.rope(layout="interleaved", tables="first half")',
+    },
+    "nemotron": {"NemotronMLP": "fits.mlp()"},
+    "starcoder2": {"torch.nn.modules.normalization.LayerNorm": "fits.layer_norm()"},
+    "falcon_h1": {"FalconH1MLP": 'fits.gated_mlp(act="silu", multipliers=True)'},
+    "qwen3_next": {"Qwen3NextRMSNormGated": "fits.gated_rms_norm(norm_before_gate=True)"},
+    "gpt_oss": {"GptOssExperts": "fits.clamped_experts()", "GptOssAttention": 'fits.rope(tables="pair")'},
+    "smollm3": {"SmolLM3Attention": "fits.rope()"},
+    "llama4_text": {"Llama4TextAttention": "fits.rope_complex()"},
+    "deepseek_v3": {
+        "DeepseekV3Attention": 'fits.rope(layout="deinterleave", tables="first half", '
+        'function="apply_rotary_pos_emb_interleave")'
+    },
+}
+
+
+@pytest.mark.parametrize("model_type", READ)
+def test_each_class_has_the_fit_that_suits_it(model_type):
+    found = find(model_type).fits
+    assert {cls: found.get(cls) for cls in READ[model_type]} == READ[model_type]
+
+
+def test_without_liger_hf_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "liger_hf.recognise", None)
+    with pytest.raises(ValueError, match="needs liger-hf: pip install liger-hf"):
+        find("gemma2")
+
+
 def test_what_is_read_from_upstream():
     gemma2 = find("gemma2")
-    assert gemma2.module == "transformers.models.gemma2.modeling_gemma2"
-    assert gemma2.fits["Gemma2RMSNorm"] == 'fits.rms_norm(cast="gemma", eps="eps")'
+    assert gemma2.module == "transformers.models.gemma2.modeling_gemma2" and gemma2.unknown == []
     assert gemma2.head == 'fits.causal_lm_head(softcap="config.final_logit_softcapping")'
-    olmo2 = find("olmo2")  # rotates in fp32, which the op does not
-    assert "Olmo2Attention" in olmo2.unknown and olmo2.fits["Olmo2RMSNorm"] == 'fits.rms_norm(cast="fp32-weight")'
+    assert find("nemotron").unknown == ["NemotronLayerNorm1P"]
+    with pytest.raises(ValueError, match="no small Mamba2ForCausalLM can be made with .* declare it by hand"):
+        find("mamba2")  # its heads must have the width that hidden_size gives

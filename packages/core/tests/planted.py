@@ -21,6 +21,9 @@ FAULTS = {
     "truncated": "contract-bfloat16",
     "float32_output": "contract-bfloat16",
     "nan_output": "contract-float32",
+    "follows_autocast": "autocast",
+    "drops_nan": "not_finite",
+    "spreads_nan": "not_finite",
     "assumes_contiguous": "contract-float32-R3-H33-strided_rows",
     "uninitialised": "contract-float32",
     "past_the_end": "contract-float32",
@@ -89,10 +92,13 @@ def _poke(t: Any, offset: int) -> None:
 def _forward(ctx: Any, x: Any, w: Any, factor: float, fault: str) -> Any:
     if fault == "graph_break":
         torch._dynamo.graph_break()
-    y = torch.empty(x.shape, dtype=torch.float32 if fault == "float32_output" else x.dtype, device=x.device)
+    wrong = fault == "float32_output" or (fault == "follows_autocast" and torch.is_autocast_enabled(x.device.type))
+    y = torch.empty(x.shape, dtype=torch.float32 if wrong else x.dtype, device=x.device)
     wide = (x.float() * w.float() * (1.0 if fault == "ignores_option" else factor)).double()
     if fault == "wrong_forward":
         wide = wide * 1.001
+    if fault == "drops_nan":
+        wide = wide.nan_to_num(0.0)
     if fault == "limit_too_high" and x.shape[1] > 290:
         wide[:, 290:] = 0
     if fault == "one_element" and wide.numel():
@@ -137,6 +143,14 @@ def _plant_writes(x: Any, y: Any, fault: str) -> None:
         _poke(x, x.shape[-1] * x.element_size())
 
 
+def _plant_in_dx(dx: Any, x: Any, fault: str) -> Any:
+    if fault == "spreads_nan":
+        return dx + 0 * x.sum()
+    if fault == "gradient_beyond_row_200":
+        dx[200:] = 0
+    return dx.t().contiguous().t() if fault == "transposed_gradient" and dx.numel() else dx
+
+
 def _backward(ctx: Any, dy: Any) -> Any:
     fault, (x, w, *_) = ctx.fault, ctx.saved_tensors
     if fault == "no_second_derivative":
@@ -156,10 +170,8 @@ def _backward(ctx: Any, dy: Any) -> Any:
     dw = (wide * x.float()).sum(0).to(w.dtype) if ctx.needs_input_grad[1] or everything else None
     if fault == "gradient_1_percent" and dw is not None:
         dw = dw * 1.01
-    if fault == "gradient_beyond_row_200" and dx is not None:
-        dx[200:] = 0
-    if fault == "transposed_gradient" and dx is not None and dx.numel():
-        dx = dx.t().contiguous().t()
+    if dx is not None:
+        dx = _plant_in_dx(dx, x, fault)
     if fault == "overwrites_saved":
         w.data.mul_(3.0)
         w.data.div_(2.0)

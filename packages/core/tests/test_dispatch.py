@@ -58,6 +58,18 @@ def test_a_kernel_that_does_not_import_is_not_available(kernels: Callable[..., N
         served(kernel="right")
 
 
+def test_a_reference_is_computed_without_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "scaled_reference", lambda x, w, *, factor: torch.nn.functional.linear(x, w[None]))
+    x, w = torch.randn(2, 4), torch.randn(4)
+    reset()
+    expected = plugin.scaled(x, w, kernel="reference")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.nn.functional.linear(x, w[None]).dtype == torch.bfloat16
+        for call in (plugin.scaled, torch.compile(plugin.scaled, backend="eager", fullgraph=True)):
+            assert torch.equal(call(x, w, kernel="reference"), expected)
+    reset()
+
+
 @pytest.mark.parametrize("value", ["right", "scaled/right", "other, scaled/right"])
 def test_a_disabled_kernel_is_not_used(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGER_DISABLE_KERNELS", value)

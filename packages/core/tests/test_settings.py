@@ -221,6 +221,15 @@ def test_a_launch_without_warps_asks_its_backend_for_none() -> None:
     assert seen == [plain, warps, {**warps, "num_stages": 2}, {**plain, "num_stages": 2}]
 
 
+@pytest.mark.parametrize(
+    "name, lanes, warps",
+    [("sm90", 32, 32), ("gfx942", 64, 16), ("gfx950", 64, 16), ("gfx1100", 32, 32), ("xpu", 32, 32)],
+)
+def test_a_program_has_at_most_1024_threads(name: str, lanes: int, warps: int) -> None:
+    found = ASSUMED._replace(name=name)
+    assert (found.lanes, found.most_warps) == (lanes, warps)
+
+
 def test_another_type_of_device_has_no_measurements_of_the_assumed_gpu() -> None:
     assert gpu(torch.device("meta")).name == "sm90"
     assert gpu(torch.device("xpu")).name == "xpu"

@@ -26,16 +26,20 @@ def test_kernel(check: Check, device: str) -> None:
 @pytest.mark.triton
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("op", ROWS)
-def test_infinities_and_nan(op: str, width: int, device: str) -> None:
+def test_infinities_and_nan(op: str, width: int, device: str, generator: torch.Generator) -> None:
     x = torch.zeros(6, width, device=device)
     x[0] = -math.inf
     x[1, 1:] = -math.inf  # one that is allowed: the first
     x[2, :-1] = -math.inf  # the last
     x[3, 0] = math.nan
     x[4, -1] = math.inf
+    x.requires_grad_()
     expected, got = (getattr(ops, op)(x, kernel=kernel) for kernel in ("reference", "triton"))
-    torch.testing.assert_close(got, expected, equal_nan=True)
-    assert got[[0, 3, 4]].isnan().all() and not got[[1, 2, 5]].isnan().any()
+    dy = torch.randint(-4, 5, (6, width), generator=generator).float().to(device)  # whose sums are exact
+    slopes = [torch.autograd.grad(y, x, dy)[0] for y in (expected, got)]
+    torch.testing.assert_close((got, slopes[1]), (expected, slopes[0]), equal_nan=True)
+    for found in (got, slopes[1]):
+        assert found[[0, 3, 4]].isnan().all() and not found[[1, 2, 5]].isnan().any()
 
 
 @pytest.mark.triton

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from liger import Kernel
 from liger.testing import Check, checks
+from liger_kernels_loss.plugin import DECLARED
 
-KERNELS = (
-    "cross_entropy/triton",
-    "linear_cross_entropy/torch",
-    "linear_cross_entropy/triton",
-    "jsd/triton",
-    "tvd/triton",
-    "cosine_distance/triton",
-    "kl_div/triton",
-)
+KERNELS = [declared.id for declared in DECLARED if isinstance(declared, Kernel)]
 
 
 @pytest.mark.parametrize("check", checks(*KERNELS))

@@ -440,7 +440,11 @@ def _bad_calls() -> list[tuple[type[Exception], str, Callable[[], object]]]:
         (ValueError, r"num_items has shape \(2,\), expected one element", lambda: ce(z, y, num_items=torch.ones(2))),
         (ValueError, r"num_items is -1, expected", lambda: ce(z, y, num_items=-1)),
         (ValueError, r"target has shape \(3,\), expected \(4,\)", lambda: ce(z, y[:3])),
-        (TypeError, r"target must hold integer class indices, got torch.float32", lambda: ce(z, y.float())),
+        (
+            TypeError,
+            r"integer class indices, or probabilities of shape \(4, 9\), got torch.float32",
+            lambda: ce(z, y.float()),
+        ),
         (TypeError, r"target is on meta, expected cpu", lambda: ce(z, y.to("meta"))),
         (TypeError, r"logits must be floating .* got torch.int64", lambda: ce(y[None], y)),
         (ValueError, r"logits have shape \(4, 0\), expected at least one class", lambda: ce(z[:, :0], y)),

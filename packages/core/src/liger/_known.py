@@ -18,6 +18,8 @@ OPS: dict[str, str] = {
     "l2norm": "liger-kernels-norm",
     "layer_norm": "liger-kernels-norm",
     "linear_cross_entropy": "liger-kernels-loss",
+    "linear_logits_stats": "liger-kernels-loss",
+    "linear_token_logprobs": "liger-kernels-loss",
     "log_softmax": "liger-kernels-act",
     "modulated_rms_norm": "liger-kernels-norm",
     "mrope": "liger-kernels-rope",

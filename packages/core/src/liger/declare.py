@@ -40,12 +40,15 @@ class Option:
         values: others, which tests use; each must change an output or a gradient.
         silent: its values change no number in small cases, so a test by hand has to show what they do.
         waits: its values make the host wait for the device, and say so.
+        overwrites: its values let the op write into the caller's tensors. No case has them, so ``values`` stays empty
+            and a test by hand has to show what they do.
     """
 
     default: Any
     values: tuple[Any, ...] = ()
     silent: bool = False
     waits: bool = False
+    overwrites: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +246,8 @@ class Fit:
             ``f(op, module, *upstream_args, **options)``.
         options: constants the adapter reads (attribute names, cast order, activation). Hashable values.
         sets: options of the op that the adapter passes itself; asking for others through ``autopatch`` is an error.
-        match: ``f(module, options) -> str | None``: why this module does not fit, or None if it does.
+        match: ``f(module, options) -> str | None``: why this module does not fit, or None if it does. A reason that
+            begins with ``liger.report.IDLE`` is no mistake where other modules of the class fit.
         parts: ``f(module, options) -> list[liger.swap.Part]`` for a fit that spans several modules; it may raise
             PatchRefused with the reason.
         probe: ``f(module, generator) -> Probe``: how to run the module by itself, for ``verify=True``.

@@ -20,6 +20,7 @@ import torch
 from liger.context import CONTEXT
 from liger.declare import Call, Kernel, load
 from liger.errors import KernelUnavailable
+from liger.numerics import without_autocast
 from liger.registry import disabled_kernels, registry
 
 P = ParamSpec("P")
@@ -119,9 +120,16 @@ def bind(op: str, kernel: str | None, options: Mapping[str, Any]) -> Callable[..
 
 
 def check_tensor(op: str, name: str, value: object) -> None:
-    """Raise TypeError that names the argument unless ``value`` is a tensor."""
+    """Raise TypeError that names the argument unless ``value`` is a tensor whose elements lie in memory by strides."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{op}: {name} must be a tensor, got {type(value).__name__}")
+    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
+        found, dense = f"one with layout {value.layout}", "to_dense()"
+        if value.is_quantized:
+            found, dense = "a quantized one", "dequantize()"
+        if value.is_nested:
+            found, dense = "a nested one", "to_padded_tensor(0.0), or its values()"
+        raise TypeError(f"{op}: {name} must be a dense tensor, got {found}; pass {name}.{dense}")
 
 
 def check_choice(op: str, name: str, value: object, choices: Sequence[object]) -> None:
@@ -141,6 +149,19 @@ def check_number(op: str, name: str, value: Any, expected: str = "a number") -> 
     if isinstance(value, torch.Tensor) or not (isinstance(value, float) or hasattr(value, "__float__")):
         raise TypeError(f"{op}: {name} must be {expected}, got {type(value).__name__}")
     return float(value)
+
+
+def check_eps(op: str, eps: object) -> float:
+    """``eps`` as a float, a finite number, 0 or more.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is negative, nan or infinite.
+    """
+    number = check_number(op, "eps", eps)
+    if not 0.0 <= number < float("inf"):
+        raise ValueError(f"{op}: eps is {eps!r}, expected a finite number, 0 or more")
+    return number
 
 
 def run(
@@ -278,7 +299,8 @@ def _enter(kernel: Kernel) -> str:
     entry = f"{kernel.op}__{kernel.name}"
     limits = tuple(needs.max_size.items()), tuple(needs.options.items())
     fn = load(kernel.fn)
-    setattr(TABLE, entry, Candidate(kernel.name, fn, _arity(fn), *limits))
+    called = without_autocast(fn) if kernel.name == "reference" else fn
+    setattr(TABLE, entry, Candidate(kernel.name, called, _arity(fn), *limits))
     return entry
 
 

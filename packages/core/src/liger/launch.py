@@ -41,12 +41,16 @@ def launch(
     """
     if 0 in grid:
         return
+    for t in tensors:
+        if t is not None and t.is_neg():  # kernels read the memory, where a lazy minus sign is not
+            tensors = [t if t is None else t.resolve_neg() for t in tensors]
+            break
     first = tensors[0]
     assert first is not None  # our own bug: a kernel without a tensor
     index = first.get_device() if first.is_cuda else -1
+    how = num_warps, num_stages, fuse_multiply_add
     if index < 0:
-        meta = _meta(num_warps, num_stages, fuse_multiply_add)
-        kernel[grid](*tensors, *numbers, **constants, **meta)
+        _ordinary(kernel, grid, (*tensors, *numbers), constants, *how)
         return
     values = tuple(constants.values())
     # all that the compiled kernel depends on: triton specialises each pointer on 16-byte alignment, and types an
@@ -55,9 +59,7 @@ def launch(
     key = (
         kernel,
         index,
-        num_warps,
-        num_stages,
-        fuse_multiply_add,
+        how,
         _alignment(pointers),
         _widths(numbers),
         *map(type, numbers),
@@ -68,8 +70,7 @@ def launch(
     previous = torch._C._cuda_exchangeDevice(index)
     try:
         if compiled is None or _has_hooks():
-            meta = _meta(num_warps, num_stages, fuse_multiply_add)
-            _compiled[key] = kernel[grid](*tensors, *numbers, **constants, **meta)
+            _compiled[key] = _ordinary(kernel, grid, (*tensors, *numbers), constants, *how)
             return
         x, y, z = (*grid, 1, 1)[:3]
         stream = torch._C._cuda_getCurrentRawStream(index)
@@ -80,13 +81,23 @@ def launch(
         torch._C._cuda_maybeExchangeDevice(previous)
 
 
-def _meta(num_warps: int | None, num_stages: int | None, fuse_multiply_add: bool) -> dict[str, Any]:
-    """What triton takes beside the arguments; a backend refuses what it does not know."""
+def _ordinary(
+    kernel: Any,
+    grid: tuple[int, ...],
+    arguments: tuple[Any, ...],
+    constants: dict[str, Any],
+    num_warps: int | None,
+    num_stages: int | None,
+    fuse_multiply_add: bool,
+) -> Any:
+    """Launch as triton does; the compiled kernel. A backend refuses what it does not know, so None is left out."""
     meta: dict[str, Any] = {"enable_fp_fusion": fuse_multiply_add}
     if num_warps is not None:
         meta["num_warps"] = num_warps
         num_stages = num_stages or 1
-    return meta if num_stages is None else {**meta, "num_stages": num_stages}
+    if num_stages is not None:
+        meta["num_stages"] = num_stages
+    return kernel[grid](*arguments, **constants, **meta)
 
 
 def _alignment(pointers: Sequence[int]) -> tuple[bool, ...] | None:
@@ -160,6 +171,16 @@ class GPU(NamedTuple):
     name: str
     processors: int
     shared: int
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a warp: 64 on AMD's data centre GPUs, gfx9, and 32 on all others."""
+        return 64 if self.name.startswith("gfx9") else 32
+
+    @property
+    def most_warps(self) -> int:
+        """Warps that a program may have: no GPU takes more than 1024 threads, so wider warps are fewer."""
+        return 1024 // self.lanes
 
 
 ASSUMED = GPU("sm90", 132, 232_448)  # an H100 or H200, where nothing can be asked: interpreter, meta tensors

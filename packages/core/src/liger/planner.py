@@ -14,7 +14,7 @@ from liger.declare import Fit, ModelPatch, load
 from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
 from liger.patch import PENDING, Action, is_accelerate, owner_of
 from liger.registry import Registry, registry
-from liger.report import Report, Row, Status
+from liger.report import IDLE, Report, Row, Status
 from liger.swap import Part, Spec, is_swapped, match_signature, original_class, overridden
 
 if TYPE_CHECKING:
@@ -119,7 +119,13 @@ def make_plan(target: Module, choices: Choices) -> tuple[Report, list[Action], M
         rows.append(row)
         actions += todo
     prefer = {row.op: choices.kernel(row.op) for row in rows if row.op}
-    return _strict(Report(rows, prefer, planned=True), choices), actions, root
+    return _strict(Report(_idle(rows), prefer, planned=True), choices), actions, root
+
+
+def _idle(rows: list[Row]) -> list[Row]:
+    """That a module never comes to the op is no mistake of the declaration where others of its class do."""
+    used = {(r.cls, r.fit) for r in rows if r.status != "refused"}
+    return [replace(r, status="skipped") if r.reason.startswith(IDLE) and (r.cls, r.fit) in used else r for r in rows]
 
 
 def unwrap(target: Module) -> Module:
@@ -332,7 +338,7 @@ def _names(names: str | Iterable[str]) -> frozenset[str]:
 
 
 def _strict(report: Report, choices: Choices) -> Report:
-    left = [r for r in report.skipped if not r.reason.startswith(("left out by", "already patched"))]
+    left = [r for r in report.skipped if not (r.idle or r.reason.startswith(("left out by", "already patched")))]
     if choices.strict and left:
         lines = "\n".join(f"  {r.path or '(model)'} ({r.cls}): {r.status}: {r.reason}" for r in left)
         raise PatchRefused(f"strict=True and {len(left)} of {len(report.rows)} rows would not be applied:\n{lines}")

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Status = Literal["applied", "skipped", "refused", "deferred"]
+IDLE = "its forward does not call "
+"""How ``Fit.match`` begins the reason for a module that never comes to the op, as others of its class may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,11 @@ class Row:
     status: Status
     reason: str = ""
     owner: str = ""
+
+    @property
+    def idle(self) -> bool:
+        """Whether there was nothing to replace: the module never comes to the op, but others of its class do."""
+        return self.status == "skipped" and self.reason.startswith(IDLE)
 
 
 @dataclass(slots=True)

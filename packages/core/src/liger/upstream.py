@@ -1,4 +1,4 @@
-"""What the source text of the installed transformers says about a model type. Nothing of it is imported.
+"""What the installed transformers says about a model type: by its source text, and which fits suit a small model.
 
 It only starts a declaration: what is not recognised is left out, and the checks of ``liger.testing`` decide.
 """
@@ -6,12 +6,13 @@ It only starts a declaration: what is not recognised is left out, and the checks
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-ACTIVATIONS = ("silu", "gelu_pytorch_tanh", "gelu")  # those that liger_hf.fits.gated_mlp knows
+from liger.declare import load
+
 SMALL: dict[str, object] = {
     "vocab_size": 256,
     "hidden_size": 128,
@@ -23,12 +24,6 @@ SMALL: dict[str, object] = {
     "max_position_embeddings": 512,
 }
 NEEDED = ("vocab_size", "hidden_size", "num_hidden_layers")
-LLAMA_NORM = r"return self\.weight \* \w+\.to\(\w+\)"
-FP32_NORM = r"return \(self\.weight \* \w+\)\.to\(\w+\)"
-GEMMA_NORM = r"\* \(1\.0 \+ self\.weight\.float\(\)\)"
-GATED = r"self\.down_proj\(self\.act_fn\(self\.gate_proj\(\w+\)\) \* self\.up_proj\(\w+\)\)"
-ROTARY = r"apply_rotary_pos_emb\(\w+, \w+, cos, sin\)"
-ROTARY_PARAMETERS = ["q", "k", "cos", "sin", "unsqueeze_dim"]
 SOFTCAP = "config.final_logit_softcapping"
 
 
@@ -41,7 +36,7 @@ class Upstream:
         config: name of its config class.
         fits: class name -> call of ``liger_hf.fits``, as source text.
         head: the same for the causal LM itself.
-        unknown: classes that a fit may suit, but whose source was not recognised.
+        unknown: classes that a fit may suit, but none does.
         settings: arguments that make a small config.
     """
 
@@ -110,40 +105,12 @@ def _describe(model_type: str, module: str, config: str, known: dict[str, object
     found.settings = {name: value for name, value in SMALL.items() if name in known}
     if known.get("pad_token_id") is not None:
         found.settings["pad_token_id"] = 0  # upstream's lies outside the small vocabulary
-    prefix = heads[0].removesuffix("ForCausalLM")
-    for suffix, recognise in (("RMSNorm", _norm), ("MLP", _mlp), ("Attention", _attention)):
-        cls = prefix + suffix
-        if cls not in source.classes:
-            continue
-        if fit := recognise(source, cls, known):
-            found.fits[cls] = fit
-        else:
-            found.unknown.append(cls)
+    found.fits, found.unknown = _recogniser()(module, heads[0], config, found.settings)
     return found
 
 
-def _norm(source: Source, cls: str, known: dict[str, object]) -> str | None:
-    text = source.of(cls)
-    eps = re.search(r"self\.(\w*eps\w*) = ", text)
-    casts = [
-        c for c, p in (("llama", LLAMA_NORM), ("fp32-weight", FP32_NORM), ("gemma", GEMMA_NORM)) if re.search(p, text)
-    ]
-    if eps is None or len(casts) != 1:
-        return None
-    return f'fits.rms_norm(cast="{casts[0]}"' + ("" if eps[1] == "variance_epsilon" else f', eps="{eps[1]}"') + ")"
-
-
-def _mlp(source: Source, cls: str, known: dict[str, object]) -> str | None:
-    text = source.of(cls)
-    act = re.search(r"ACT2FN\[config\.(\w+)\]", text)
-    name = known.get(act[1]) if act else None
-    return f'fits.gated_mlp(act="{name}")' if re.search(GATED, text) and name in ACTIVATIONS else None
-
-
-def _attention(source: Source, cls: str, known: dict[str, object]) -> str | None:
-    function = source.functions.get("apply_rotary_pos_emb")
-    if function is None or [a.arg for a in function.args.args] != ROTARY_PARAMETERS:
-        return None
-    if ".to(" in (ast.get_source_segment(source.text, function) or ""):
-        return None  # it rotates in another dtype than the op does
-    return 'fits.rope("half")' if re.search(ROTARY, source.of(cls)) else None
+def _recogniser() -> Any:
+    try:
+        return load("liger_hf.recognise:recognise")
+    except ImportError as error:
+        raise ValueError(f"a model package needs liger-hf: pip install liger-hf ({error})") from error

@@ -146,7 +146,7 @@ def experts(*, act: str, layout: str = "gate_up") -> Fit:
 def clamped_experts(
     *, layout: str = "interleaved", alpha: str = "alpha", limit: str = "limit", up_offset: float = 1.0
 ) -> Fit:
-    """The same with the clamped activation of gpt_oss.
+    """The same with the clamped activation of gpt_oss, and of minimax_m3_vl: "gate_up", "swiglu_alpha", "swiglu_limit".
 
     Args:
         layout: as in ``packed_mlp``.

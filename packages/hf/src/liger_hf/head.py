@@ -22,7 +22,7 @@ from liger.patch import owner_of
 from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own, still_patched
 from liger_hf import output, stub, transform
-from liger_hf.accuracy import accuracy_of_logits, shifted, token_accuracy
+from liger_hf.accuracy import accuracy_of_logits, shifted
 from liger_hf.standin import readable
 
 SLOT = "_liger_slot"
@@ -189,26 +189,35 @@ def _loss_call(
 
 
 def _fused_loss(
-    op: Callable[..., Tensor], hidden: Tensor, weight: Tensor, bias: Tensor | None, call: LossCall
+    op: Callable[..., Any], hidden: Tensor, weight: Tensor, bias: Tensor | None, call: LossCall
 ) -> tuple[Tensor, Tensor | None]:
     """The loss, and the accuracy if it was asked for."""
-    target = shifted(call.labels, call.shift_labels, call.ignore_index).reshape(-1).to(hidden.device)
+    target = shifted(call.labels, call.shift_labels, call.ignore_index).reshape(-1)
     rows = hidden.reshape(-1, hidden.shape[-1])
-    loss = op(
+    if target.device.type == "cpu" and not torch.compiler.is_compiling():
+        rows, target = _kept(rows, target, call.ignore_index)
+    found = op(
         rows,
         weight,
-        target,
+        target.to(hidden.device),
         bias,
         ignore_index=call.ignore_index,
         reduction="mean" if call.num_items_in_batch is None else "sum",
         num_items=call.num_items_in_batch,
         logit_scale=call.logit_scale,
         softcap=call.softcap,
+        **({"returns": ("token_accuracy",)} if call.accuracy else {}),
     )
-    loss = loss if loss.dtype == torch.float32 else loss.float()  # upstream's, also for an fp64 model
-    if not call.accuracy:
-        return loss, None
-    return loss, token_accuracy(rows, weight, target, bias, call.ignore_index, call.logit_scale)
+    loss, accuracy = (found.loss, found.token_accuracy) if call.accuracy else (found, None)
+    return loss if loss.dtype == torch.float32 else loss.float(), accuracy  # upstream's, also for an fp64 model
+
+
+def _kept(rows: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Hidden states and labels without the ignored ones, where those are more than a few: the head costs more."""
+    kept = (target != ignore_index).nonzero().squeeze(1)
+    if 8 * kept.numel() > 7 * target.numel():
+        return rows, target
+    return rows.index_select(0, kept.to(rows.device)), target[kept]
 
 
 # -- When the seam can be used at a call -------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from liger.declare import Probe, load
 from liger.errors import PatchRefused
 from liger.registry import registry
+from liger.report import IDLE
 from liger.swap import Namespace, original_class, quiet, remember_globals
+from liger_hf.standin import plain
 
 PARAMETERS = ["q", "k", "cos", "sin"]
 FURTHER: tuple[list[str], ...] = ([], ["unsqueeze_dim"], ["position_ids", "unsqueeze_dim"])
@@ -137,19 +139,20 @@ def _match(
         return f"{cls.__module__} has no function {function!r}"
     if reason := computes(upstream):
         return reason
-    if (cls, function) in _reached:
+    key = cls, function, plain(module)  # of a model's layers some may have no positional encoding (smollm3, llama4)
+    if key in _reached:
         return None
     try:
         forward = clone(cls.forward, function, _hit)
     except PatchRefused as refusal:
         return str(refusal)
-    if reason := _reaches(forward, module, probe()):
+    if reason := _reaches(forward, module, probe, function):
         return reason
-    _reached.add((cls, function))
+    _reached.add(key)
     return None
 
 
-_reached: set[tuple[type, str]] = set()
+_reached: set[tuple[Any, ...]] = set()
 
 
 @functools.cache
@@ -214,18 +217,19 @@ def _hit(*args: Any, **kwargs: Any) -> Any:
     raise _Hit
 
 
-def _reaches(forward: types.FunctionType, module: Any, probe: Probe) -> str | None:
+def _reaches(forward: types.FunctionType, module: Any, make: Callable[[], Probe], function: str) -> str | None:
     """Call the clone with two tokens: it must arrive at the replacement."""
     shadow = quiet(module)
     shadow.__dict__["forward"] = types.MethodType(forward, shadow)
     try:
+        probe = make()
         with torch.no_grad():
             probe.run(shadow, *probe.inputs)
     except _Hit:
         return None
     except Exception as error:
         return f"a probe call of its forward failed with {type(error).__name__}: {error}"
-    return "a probe call of its forward did not reach the rotary function"
+    return f"{IDLE}{function}, as a probe of it shows"
 
 
 def probe_attention(module: Any, generator: torch.Generator, tables: str = "column", tokens: int = 5) -> Probe:

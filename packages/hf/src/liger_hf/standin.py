@@ -35,13 +35,18 @@ def differs(
         inputs: shapes of the tensors that forward takes.
         keep: children that stay as they are; the others are replaced by a function that both sides call.
     """
-    plain = tuple((n, v) for n, v in vars(module).items() if isinstance(v, (bool, int, float, str)))
     shapes = tuple((n, p if p is None else tuple(p.shape)) for n, p in module._parameters.items())
     kept = tuple(repr(getattr(module, name)) for name in keep)
-    key = (original_class(module), op, adapter, tuple(inputs), *options.items(), plain, shapes, kept)
+    key = (original_class(module), op, adapter, tuple(inputs), *options.items(), plain(module), shapes, kept)
     if key not in _compared:
         _compared[key] = _compare(module, options, op, adapter.__liger_adapter__, inputs, keep)
     return _compared[key]
+
+
+def plain(module: nn.Module) -> tuple[tuple[str, Any], ...]:
+    """Attributes that may decide what forward does, to tell modules of one class apart; not which layer it is."""
+    kept = (bool, int, float, str)
+    return tuple((n, v) for n, v in vars(module).items() if isinstance(v, kept) and n != "layer_idx")
 
 
 _compared: dict[tuple[Any, ...], str | None] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_number, check_tensor
+from liger.dispatch import check_choice, check_number, check_tensor
 
 LAYOUTS = ("gate_up", "up_gate", "interleaved")
 
@@ -45,8 +45,7 @@ def check_packed(op: str, x: torch.Tensor, layout: str) -> None:
     check_floating(op, "x", x)
     if x.dim() == 0 or x.shape[-1] % 2:
         raise ValueError(f"{op}: x has shape {tuple(x.shape)}, expected (..., 2 H): gate and up in one tensor")
-    if layout not in LAYOUTS:
-        raise ValueError(f"{op}: layout is {layout!r}, expected one of {', '.join(LAYOUTS)}")
+    check_choice(op, "layout", layout, LAYOUTS)
 
 
 def check_numbers(op: str, **numbers: object) -> None:

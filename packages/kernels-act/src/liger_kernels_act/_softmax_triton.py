@@ -182,19 +182,13 @@ def _backward_wide(
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
-def _threads(device: GPU) -> tuple[int, int]:
-    """Lanes of a warp, and the warps of the 1024 threads that a program may have: half as many on AMD."""
-    return (64, 16) if device.name.startswith("gfx") else (32, 32)
-
-
 @settings(ROWS=(1, 2, 4, 8, 16, 32), num_warps=(4, 8, 16, 32))
 def _held_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
     """Constants of the kernels that hold a row; of two tensors to read a thread takes half as many values at a time."""
-    lanes, most = _threads(device)
     parts = _parts(V)
     width = parts["ROWS"] * (2 * parts["HEAD"] if parts["TAIL"] else parts["HEAD"])
     values = VALUES * 2 // (reads * max(itemsize, 2))
-    return {**parts, "num_warps": min(most, max(4, width // (lanes * values)))}
+    return {**parts, "num_warps": min(device.most_warps, max(4, width // (device.lanes * values)))}
 
 
 @functools.cache
@@ -212,20 +206,19 @@ def _forward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]
     for their second read: 132 x 256 KB in bf16. Of narrower ones there are two, and one loads while the other stores.
     With odd V each value is loaded and masked alone, which takes registers.
     """
-    lanes, most = _threads(device)
     alone = V > ALONE
-    warps = most if alone else most // 2
+    warps = device.most_warps if alone else device.most_warps // 2
     deep = 8 if alone and device.name == "sm90" else 4  # elsewhere 8 spill more, and nobody timed them
     depth = deep * 2 // max(itemsize, 2) // (4 if V % 2 else 1)
-    return {"DEPTH": max(1, depth), "LANES": warps * lanes * 8, "num_warps": warps}
+    return {"DEPTH": max(1, depth), "LANES": warps * device.lanes * 8, "num_warps": warps}
 
 
 @settings(BLOCK=(4096, 8192, 16384, 32768), num_warps=(8, 16, 32))
 def _backward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_backward_wide``: as in the forward, but two tensors, so a block is half as large."""
-    lanes, most = _threads(device)
     values = 32 if device.name == "sm90" else 16  # elsewhere 32 spill
-    return {"BLOCK": most * lanes * values * 2 // max(itemsize, 2) // (4 if V % 2 else 1), "num_warps": most}
+    block = device.most_warps * device.lanes * values * 2 // max(itemsize, 2) // (4 if V % 2 else 1)
+    return {"BLOCK": block, "num_warps": device.most_warps}
 
 
 def _launch_forward_kernel(x: torch.Tensor, y: torch.Tensor, log: bool) -> None:

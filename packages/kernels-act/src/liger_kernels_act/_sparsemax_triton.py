@@ -106,6 +106,12 @@ def _forward_wide(
         tl.store(y_ptr + start + cols, _output(x - top, tau, step, y_ptr.dtype.element_ty), mask=cols < V)
 
 
+@triton.jit
+def _inside(y):
+    """Whether y is in the support, or nan: with 0 * y in the sum of dy all of its row's gradient is nan then."""
+    return (y > 0.0) | (y != y)
+
+
 @triton.jit(do_not_specialize=["R"])
 def _backward(
     dy_ptr,  # (R, V)
@@ -119,8 +125,9 @@ def _backward(
     rows = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     mask = (rows < R) & (cols < V)
-    inside = tl.load(y_ptr + rows * V + cols, mask=mask, other=0.0).to(tl.float32) > 0.0
-    dy = tl.load(dy_ptr + rows * V + cols, mask=mask, other=0.0).to(tl.float32)
+    y = tl.load(y_ptr + rows * V + cols, mask=mask, other=0.0).to(tl.float32)
+    inside = _inside(y)
+    dy = tl.load(dy_ptr + rows * V + cols, mask=mask, other=0.0).to(tl.float32) + 0.0 * y
     count = tl.maximum(tl.sum(inside.to(tl.float32), axis=1, keep_dims=True), 1.0)
     mean = tl.sum(tl.where(inside, dy, 0.0), axis=1, keep_dims=True) / count
     dx = tl.where(inside, dy - mean, 0.0)
@@ -140,14 +147,15 @@ def _backward_wide(
     count = 0.0
     for first in range(0, V, BLOCK):
         cols = first + tl.arange(0, BLOCK)
-        inside = tl.load(y_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32) > 0.0
+        y = tl.load(y_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32)
+        inside = _inside(y)
         dy = tl.load(dy_ptr + start + cols, mask=inside, other=0.0).to(tl.float32)  # the few that count
-        total += tl.sum(dy, axis=0)
+        total += tl.sum(dy + 0.0 * y, axis=0)
         count += tl.sum(inside.to(tl.float32), axis=0)
     mean = total / tl.maximum(count, 1.0)
     for first in range(0, V, BLOCK):
         cols = first + tl.arange(0, BLOCK)
-        inside = tl.load(y_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32) > 0.0
+        inside = _inside(tl.load(y_ptr + start + cols, mask=cols < V, other=0.0).to(tl.float32))
         dy = tl.load(dy_ptr + start + cols, mask=inside, other=0.0).to(tl.float32)
         dx = tl.where(inside, dy - mean, 0.0)
         tl.store(dx_ptr + start + cols, dx.to(dx_ptr.dtype.element_ty), mask=cols < V)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from liger.dispatch import public, run
+from liger.dispatch import check_choice, public, run
 from liger_kernels_act._pair import check_numbers, check_pair, scaled
 
 APPROXIMATIONS = ("tanh", "none")
@@ -37,12 +37,6 @@ def gelu_mul_reference(
 ) -> torch.Tensor:
     """The definition, in plain torch; bit-equal to upstream's modules."""
     return scaled(F.gelu(scaled(gate, gate_multiplier), approximate=approximate) * up, down_multiplier)
-
-
-def check_approximate(op: str, approximate: str) -> None:
-    """Raise ValueError unless ``approximate`` is known."""
-    if approximate not in APPROXIMATIONS:
-        raise ValueError(f"{op}: approximate is {approximate!r}, expected one of {', '.join(APPROXIMATIONS)}")
 
 
 # -- Public ------------------------------------------------------------------------------------------------------------
@@ -79,7 +73,7 @@ def gelu_mul(
         >>> liger.ops.gelu_mul(gate, up, approximate="none")
         tensor([[-0.1587,  0.0000,  5.8635]])
     """
-    check_approximate("gelu_mul", approximate)
+    check_choice("gelu_mul", "approximate", approximate, APPROXIMATIONS)
     check_numbers("gelu_mul", gate_multiplier=gate_multiplier, down_multiplier=down_multiplier)
     check_pair("gelu_mul", gate, up)
     options = {

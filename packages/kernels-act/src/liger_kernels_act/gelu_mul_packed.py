@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import check_choice, public, run
 from liger_kernels_act._pair import check_numbers, check_packed, halves
-from liger_kernels_act.gelu_mul import check_approximate, gelu_mul_reference
+from liger_kernels_act.gelu_mul import APPROXIMATIONS, gelu_mul_reference
 
 
 # -- Reference ---------------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def gelu_mul_packed(
         >>> liger.ops.gelu_mul_packed(torch.tensor([[-1.0, 1.0, 2.0, 3.0]]), layout="interleaved", approximate="none")
         tensor([[-0.1587,  5.8635]])
     """
-    check_approximate("gelu_mul_packed", approximate)
+    check_choice("gelu_mul_packed", "approximate", approximate, APPROXIMATIONS)
     check_packed("gelu_mul_packed", x, layout)
     check_numbers("gelu_mul_packed", gate_multiplier=gate_multiplier, down_multiplier=down_multiplier)
     options = {

@@ -5,7 +5,7 @@ It is the point of the simplex nearest to x; unlike softmax it gives exact zeros
 Source: Martins and Astudillo 2016, "From Softmax to Sparsemax", eq. 2 and algorithm 1.
 Shapes: x and y (..., V). R is the number of rows, the product of the leading dimensions.
 Precision: in fp32, rounded once to x.dtype. The kernel finds tau by Newton's method, which ends at it: the sum is
-linear in tau as long as tau crosses no x_i. A row with nan or inf, or of -inf alone, gives nan.
+linear in tau as long as tau crosses no x_i. A row with nan or inf, or of -inf alone, gives nan, and so is its gradient.
 Gradient: dx_i = dy_i - mean of dy over the support where y_i > 0, and 0 elsewhere; only y is saved.
 """
 
@@ -26,7 +26,9 @@ def sparsemax_reference(x: torch.Tensor) -> torch.Tensor:
     ordered = z.sort(-1, descending=True).values
     excess = ordered.cumsum(-1) - 1.0
     count = (ordered * torch.arange(1, x.shape[-1] + 1, device=x.device) > excess).sum(-1, keepdim=True).clamp(min=1)
-    return torch.relu(z - excess.gather(-1, count - 1) / count).to(x.dtype)  # not clamp, whose slope at 0 is 1
+    tau = excess.gather(-1, count - 1) / count
+    one = 1.0 + 0.0 * tau.detach()  # nan where y is: the gradient of a row without a y
+    return (one * torch.relu(z - tau)).to(x.dtype)  # not clamp, whose slope at 0 is 1
 
 
 # -- Public ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""Triton kernels of cross_entropy: the losses of ``_rows_triton.py``, and a backward that touches each logit once."""
+"""Triton kernels of cross_entropy: the forward makes the gradient too, for an upstream gradient of 1.
+
+The backward then has nothing to do in training, where backward() is called on the loss. It looks at the upstream
+gradient on the device and computes the gradient anew, from the logits, if it is another number.
+"""
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 # mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
@@ -13,100 +17,78 @@ import triton.language as tl
 
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
 from liger.settings import settings
-from liger_kernels_loss._loss import Loss, divide, divisor
+from liger_kernels_loss._loss import Loss, RowResults, Rows, Upstream, Wants, class_total, combine, is_soft, spread
+from liger_kernels_loss._result import CrossEntropyOutput, Result, make_result
 from liger_kernels_loss._rows_triton import (
-    LN2,
     NUMBERS,
-    class_total,
     class_weights,
+    dlogits,
     flags,
-    launch_losses,
     numbers,
-    row_gradient,
-    row_label,
-    weight_mass,
+    row_coefficients,
 )
+from liger_kernels_loss._soft_triton import launch_rows
 from liger_kernels_loss._transforms_triton import transform
+
+OP = "cross_entropy"
 
 
 # -- Kernels -----------------------------------------------------------------------------------------------------------
 @triton.jit(do_not_specialize=NUMBERS)
 def _backward(
-    dy_ptr,  # (R,) fp32 with any stride, 0 for one number
     logits_ptr,  # (R, V)
+    out_ptr,  # (R, V) for dlogits; may be logits_ptr
     target_ptr,  # (R,) int64
     w_ptr,  # (V,) fp32 or None
     w_total_ptr,  # (1,) fp32 or None
+    dy_ptr,  # (R,) fp32 with any stride, 0 for one number; None for ones
+    dlse_ptr,  # (R,) fp32 or None
+    dentropy_ptr,  # (R,) fp32 or None
     top_ptr,  # (R,) fp32
     total_ptr,  # (R,) fp32
-    dlogits_ptr,  # (R, V)
+    entropy_ptr,  # (R,) fp32 or None
+    done_ptr,  # () fp32 or None: if it is 1, out holds the gradient already
     dy_stride,
     ignore_index,
     smoothing,
-    softcap,
-    scale,
+    inner,
+    outer,
     z_loss,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,  # a program's
     SOFTCAP: tl.constexpr,
     SMOOTH: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
-    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = cols < V
-    y = tl.load(target_ptr + row)
-    out_ptr = dlogits_ptr + row * V + cols
-    if y == ignore_index:
-        tl.store(out_ptr, tl.zeros((BLOCK,), dlogits_ptr.dtype.element_ty), mask=mask)
-    else:
-        weight = row_label(logits_ptr + row * V, w_ptr, y, scale, softcap, V, SOFTCAP)[1]
+    BEND: tl.constexpr = dentropy_ptr is not None
+    done = False
+    if done_ptr is not None:
+        done = tl.load(done_ptr) == 1.0
+    if not done:
+        row = tl.program_id(0).to(tl.int64)
+        y = tl.load(target_ptr + row)
+        weight = class_weights(w_ptr, y, (y >= 0) & (y < V))
+        weight = tl.where((y >= 0) & (y < V), weight, float("nan"))  # a label out of range must not go unnoticed
         top, total = tl.load(top_ptr + row), tl.load(total_ptr + row)
-        hit = (1.0 - smoothing) * weight
-        pull = hit + 2.0 * z_loss * (top + tl.log2(total) * LN2)
-        smooth = smoothing / V
-        if SMOOTH:
-            pull += smooth * weight_mass(w_total_ptr, V)
-        factor = tl.load(dy_ptr + row * dy_stride)
-        z = transform(tl.load(logits_ptr + row * V + cols, mask=mask, other=0.0), scale, softcap, SOFTCAP)
-        hit = tl.where(cols == y.to(tl.int32), hit, 0.0)
-        w = class_weights(w_ptr, cols, mask)
-        dz = row_gradient(z, w, top, total, pull, hit, smooth, factor, scale, softcap, SOFTCAP, SMOOTH)
-        tl.store(out_ptr, dz.to(dlogits_ptr.dtype.element_ty), mask=mask)
+        entropy = 0.0
+        if BEND:
+            entropy = tl.load(entropy_ptr + row)
+        pull, bend, hit, smooth = row_coefficients(
+            weight, top, total, entropy, w_total_ptr, dy_ptr, dlse_ptr, dentropy_ptr, row, dy_stride,
+            smoothing, z_loss, V, SMOOTH,
+        )  # fmt: skip
+        for i in range(BLOCKS):
+            cols = (tl.program_id(1) * BLOCKS + i) * BLOCK + tl.arange(0, BLOCK)
+            mask = cols < V
+            z = transform(tl.load(logits_ptr + row * V + cols, mask=mask, other=0.0), inner, outer, SOFTCAP)
+            w = class_weights(w_ptr, cols, mask)
+            here = tl.where(cols == y.to(tl.int32), hit, 0.0)
+            dz = dlogits(z, w, top, pull, bend, here, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
+            dz = tl.where(y == ignore_index, 0.0, dz)
+            tl.store(out_ptr + row * V + cols, dz.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
-def _forward_fake(
-    logits: torch.Tensor,
-    target: torch.Tensor,
-    class_weight: torch.Tensor | None,
-    ignore_index: int,
-    label_smoothing: float,
-    softcap: float | None,
-    logit_scale: float,
-    z_loss: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    rows, top, total = (logits.new_empty(logits.shape[0], dtype=torch.float32) for _ in range(3))
-    return rows, top, total
-
-
-@private_op("cross_entropy_forward", _forward_fake)
-def _launch_forward(
-    logits: torch.Tensor,
-    target: torch.Tensor,
-    class_weight: torch.Tensor | None,
-    ignore_index: int,
-    label_smoothing: float,
-    softcap: float | None,
-    logit_scale: float,
-    z_loss: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """logits (R, V) contiguous -> losses, top, total, each (R,) fp32."""
-    loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)
-    rows, top, total = _forward_fake(logits, target, class_weight, *loss)
-    launch_losses(logits, target, class_weight, None, rows, (top, total), loss, False)
-    return rows, top, total
-
-
 @settings(BLOCK=(1024, 2048, 4096, 8192, 16384), num_warps=(1, 2, 4, 8, 16))
 def _backward_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_backward``: 16 bytes a load and 4 loads a thread in 16 bit."""
@@ -114,17 +96,95 @@ def _backward_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
     return {"BLOCK": block, "num_warps": min(8, max(1, block // 512))}
 
 
-def _backward_fake(
-    dy: torch.Tensor,
+def _launch_gradient(
     logits: torch.Tensor,
     target: torch.Tensor,
     class_weight: torch.Tensor | None,
-    top: torch.Tensor,
-    total: torch.Tensor,
+    upstream: Upstream,
+    rows: Rows,
+    loss: Loss,
+    out: torch.Tensor,
+    done: torch.Tensor | None = None,
+) -> None:
+    """Write dlogits into ``out``, which may be the logits, from the rows' statistics; nothing if ``done`` is 1."""
+    if is_soft(target):
+        launch_rows(logits, target, class_weight, upstream, rows._replace(loss=torch.empty_like(rows.loss)), loss, out)
+        return
+    R, V = logits.shape
+    chosen = _backward_settings(V, logits.element_size(), gpu(logits.device))
+    blocks = min(4, ceil_div(V, chosen["BLOCK"]))  # several, since most launches find their work done
+    launch(
+        _backward,
+        (R, ceil_div(V, chosen["BLOCK"] * blocks)),
+        (logits, out, target, class_weight, class_total(class_weight, loss), *upstream, *rows[1:4], done),
+        (0 if upstream.loss is None else upstream.loss.stride(0), *numbers(loss)),
+        V=V,
+        BLOCKS=blocks,
+        **chosen,
+        **flags(loss),
+    )
+
+
+def _forward_fake(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    class_weight: torch.Tensor | None,
+    factor: torch.Tensor | None,
     ignore_index: int,
     label_smoothing: float,
     softcap: float | None,
     logit_scale: float,
+    temperature: float,
+    z_loss: float,
+    lse: bool,
+    entropy: bool,
+    best: bool,
+    gradient: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    rows = Rows.empty(logits.shape[0], logits, Wants(lse, entropy, best))
+    return *rows, torch.empty_like(logits) if gradient else None
+
+
+@private_op("cross_entropy_forward", _forward_fake)
+def _launch_forward(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    class_weight: torch.Tensor | None,
+    factor: torch.Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    softcap: float | None,
+    logit_scale: float,
+    temperature: float,
+    z_loss: float,
+    lse: bool,
+    entropy: bool,
+    best: bool,
+    gradient: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """logits (R, V) contiguous -> the fields of ``Rows``, and the gradient of sum(loss * factor)."""
+    loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
+    rows = Rows.empty(logits.shape[0], logits, Wants(lse, entropy, best))
+    out = torch.empty_like(logits) if gradient else None
+    launch_rows(logits, target, class_weight, Upstream(spread(factor, logits)), rows, loss, out)
+    return *rows, out  # type: ignore[return-value]
+
+
+def _backward_fake(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    class_weight: torch.Tensor | None,
+    dy: torch.Tensor | None,
+    dlse: torch.Tensor | None,
+    dentropy: torch.Tensor | None,
+    top: torch.Tensor,
+    total: torch.Tensor,
+    entropy: torch.Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    softcap: float | None,
+    logit_scale: float,
+    temperature: float,
     z_loss: float,
 ) -> torch.Tensor:
     return torch.empty_like(logits)
@@ -132,76 +192,103 @@ def _backward_fake(
 
 @private_op("cross_entropy_backward", _backward_fake)
 def _launch_backward(
-    dy: torch.Tensor,
     logits: torch.Tensor,
     target: torch.Tensor,
     class_weight: torch.Tensor | None,
+    dy: torch.Tensor | None,
+    dlse: torch.Tensor | None,
+    dentropy: torch.Tensor | None,
     top: torch.Tensor,
     total: torch.Tensor,
+    entropy: torch.Tensor | None,
     ignore_index: int,
     label_smoothing: float,
     softcap: float | None,
     logit_scale: float,
+    temperature: float,
     z_loss: float,
 ) -> torch.Tensor:
-    """dy fp32, one number or (R,) of any stride -> dlogits (R, V)."""
-    loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)
-    dlogits = torch.empty_like(logits)
-    R, V = logits.shape
-    chosen = _backward_settings(V, logits.element_size(), gpu(logits.device))
-    tensors = (dy, logits, target, class_weight, class_total(class_weight, loss), top, total, dlogits)
-    scalars = (dy.stride(0) if dy.dim() else 0, *numbers(loss))
-    launch(_backward, (R, ceil_div(V, chosen["BLOCK"])), tensors, scalars, V=V, **chosen, **flags(loss))
-    return dlogits
+    """Upstream gradients (R,), dy of any stride -> dlogits (R, V)."""
+    loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
+    out, rows = torch.empty_like(logits), Rows(top, top, total, entropy)
+    _launch_gradient(logits, target, class_weight, Upstream(dy, dlse, dentropy), rows, loss, out)
+    return out
 
 
 # -- Autograd ----------------------------------------------------------------------------------------------------------
 class _CrossEntropy(torch.autograd.Function):
-    """Saves the logits and two numbers a row; the backward reads the logits once more and writes their gradient."""
+    """The reduced loss if there is one, and the results of the rows.
+
+    Saves the logits, two numbers a row, and the gradient for an upstream gradient of 1, if the forward has made it.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         logits: torch.Tensor,
-        target: torch.Tensor,
         class_weight: torch.Tensor | None,
-        loss: Loss,
-        per_row: bool,
-    ) -> torch.Tensor:
+        result: Result,
+        eager_gradient: bool,
+        inplace: bool,
+    ) -> tuple[torch.Tensor | None, ...]:
         flat = logits.reshape(-1, logits.shape[-1]).contiguous()
-        rows, top, total = _launch_forward(flat, target, class_weight, *loss)
-        ctx.save_for_backward(flat, target, class_weight, top, total)
-        ctx.loss, ctx.shape = loss, logits.shape
-        out: torch.Tensor = rows if per_row else rows.sum()
-        return out
+        factor = result.factor() if result.reduced else None
+        wants = result.wants._replace(lse=True)
+        made: list[torch.Tensor | None] = list(
+            _launch_forward(flat, result.target, class_weight, factor, *result.loss, *wants, eager_gradient)
+        )
+        rows = Rows(*made[:5])  # type: ignore[arg-type]
+        entropy = rows.entropy if wants.entropy else None
+        ctx.save_for_backward(
+            logits if inplace else flat, result.target, class_weight, factor, rows.top, rows.total, entropy
+        )
+        ctx.made = made[5] if eager_gradient else None
+        ctx.loss, ctx.shape, ctx.inplace = result.loss, logits.shape, inplace
+        ctx.set_materialize_grads(False)
+        lse = rows.top + rows.total.log() if result.wants.lse else None  # type: ignore[operator, union-attr]
+        best = rows.best if wants.best else None
+        if best is not None:
+            ctx.mark_non_differentiable(best)
+        return result.reduce(rows.loss) if result.reduced else None, rows.loss, lse, entropy, best
 
     @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        refuse_second_derivative("cross_entropy")
-        dlogits = _launch_backward(dy, *ctx.saved_tensors, *ctx.loss)
-        return dlogits.view(ctx.shape), None, None, None, None
+    def backward(ctx: Any, *dy: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        refuse_second_derivative(OP)
+        logits, target, class_weight, factor, top, total, entropy = ctx.saved_tensors
+        flat = logits.view(-1, logits.shape[-1])
+        upstream = combine(dy[0], factor, *dy[1:4], like=top)
+        made, ctx.made = ctx.made, None
+        if made is None and not ctx.inplace:
+            args = (flat, target, class_weight, *upstream, top, total, entropy, *ctx.loss)
+            return _launch_backward(*args).view(ctx.shape), None, None, None, None
+        done = dy[0] if all(d is None for d in dy[1:]) else None
+        out = flat if made is None else made
+        rows = Rows(top, top, total, entropy)
+        _launch_gradient(flat, target, class_weight, upstream, rows, ctx.loss, out, None if made is None else done)
+        if made is None:
+            torch.autograd.graph.increment_version(logits)
+        return out.view(ctx.shape), None, None, None, None
 
 
 def cross_entropy_triton(
     logits: torch.Tensor,
     target: torch.Tensor,
     weight: torch.Tensor | None,
+    token_weight: torch.Tensor | None,
     *,
-    ignore_index: int,
     reduction: str,
-    label_smoothing: float,
-    softcap: float | None,
-    logit_scale: float,
-    z_loss: float,
     num_items: int | float | torch.Tensor | None,
+    returns: tuple[str, ...],
     check_labels: bool,
-) -> torch.Tensor:
+    inplace_backward: bool,
+    **loss: Any,
+) -> torch.Tensor | CrossEntropyOutput:
     """See ``liger_kernels_loss.cross_entropy``."""
     del check_labels
-    labels = target.reshape(-1).long().contiguous()
-    loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)
     class_weight = None if weight is None else weight.contiguous()
-    out: torch.Tensor = _CrossEntropy.apply(logits, labels, class_weight, loss, reduction == "none")  # type: ignore[no-untyped-call]
-    if reduction == "none":
-        return out.view(target.shape)
-    return divide(out, divisor(labels, class_weight, out.dtype, ignore_index, reduction, num_items))
+    result = make_result(target, class_weight, token_weight, logits, Loss(**loss), reduction, num_items, returns)
+    compiling = torch.compiler.is_compiling()
+    inplace = inplace_backward and not compiling  # a compiler plans memory by itself
+    gradient = logits.requires_grad and torch.is_grad_enabled() and result.reduced and not (inplace or compiling)
+    total, *rows = _CrossEntropy.apply(logits, class_weight, result, gradient, inplace)  # type: ignore[no-untyped-call]
+    return result.finish(RowResults(*rows), total)

@@ -12,9 +12,11 @@ import triton
 import triton.language as tl
 
 from liger.launch import ceil_div, launch
-from liger_kernels_loss._linear_cross_entropy_chunked import BACKENDS, Backend, linear_cross_entropy_chunked
-from liger_kernels_loss._loss import Loss
-from liger_kernels_loss._rows_triton import launch_losses
+from liger_kernels_loss._chunked import BACKENDS, Backend, linear_cross_entropy_chunked
+from liger_kernels_loss._result import CrossEntropyOutput
+from liger_kernels_loss._soft_triton import launch_rows
+from liger_kernels_loss.linear_logits_stats import LogitsStats, logits_stats_chunked
+from liger_kernels_loss.linear_token_logprobs import TokenLogprobs, token_logprobs_chunked
 
 
 # -- Kernels -----------------------------------------------------------------------------------------------------------
@@ -32,27 +34,25 @@ def _scale(
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
-def _step(
-    logits: torch.Tensor,
-    target: torch.Tensor,
-    class_weight: torch.Tensor | None,
-    upstream: torch.Tensor | None,
-    rows: torch.Tensor,
-    loss: Loss,
-    gradient: bool,
-) -> None:
-    launch_losses(logits, target, class_weight, upstream, rows, (None, None), loss, gradient)
-
-
 def _launch_scale(x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> None:
     """out = x * factor, multiplied in fp32; torch would round the factor to x's dtype first."""
     block = 4096  # 4 loads of 16 bytes a thread
     launch(_scale, (ceil_div(x.numel(), block),), (factor, x, out), (x.numel(),), num_warps=4, BLOCK=block)
 
 
-BACKENDS["triton"] = Backend(_step, _launch_scale)
+BACKENDS["triton"] = Backend(launch_rows, _launch_scale)
 
 
-def linear_cross_entropy_triton(*tensors: Any, **options: Any) -> torch.Tensor:
+def linear_cross_entropy_triton(*tensors: Any, **options: Any) -> torch.Tensor | CrossEntropyOutput:
     """See ``liger_kernels_loss.linear_cross_entropy``."""
     return linear_cross_entropy_chunked("triton", *tensors, **options)
+
+
+def linear_token_logprobs_triton(*tensors: Any, **options: Any) -> TokenLogprobs:
+    """See ``liger_kernels_loss.linear_token_logprobs``."""
+    return token_logprobs_chunked("triton", *tensors, **options)
+
+
+def linear_logits_stats_triton(*tensors: Any, **options: Any) -> LogitsStats:
+    """See ``liger_kernels_loss.linear_logits_stats``."""
+    return logits_stats_chunked("triton", *tensors, **options)

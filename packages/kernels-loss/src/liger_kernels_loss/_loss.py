@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from liger.dispatch import check_number, check_tensor
 from liger.launch import private_op
-from liger_kernels_loss.transforms import check_transform
+from liger_kernels_loss.transforms import check_transform, transform
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -20,7 +20,111 @@ class Loss(NamedTuple):
     label_smoothing: float
     softcap: float | None
     logit_scale: float
+    temperature: float
     z_loss: float
+
+
+class Wants(NamedTuple):
+    """Which statistics of the rows are wanted besides their losses."""
+
+    lse: bool = False
+    entropy: bool = False
+    best: bool = False
+
+
+class Rows(NamedTuple):
+    """Where a kernel writes what it finds in each row: (N,) in the dtype of the statistics, ``best`` int64.
+
+    ``loss`` and ``entropy`` are 0 and ``best`` is ``ignore_index`` where the label is. lse = top + log(total), where
+    ``top`` is the largest transformed logit; the two are kept apart because p = exp(z - top) / total is exact then.
+    """
+
+    loss: torch.Tensor
+    top: torch.Tensor | None = None
+    total: torch.Tensor | None = None
+    entropy: torch.Tensor | None = None
+    best: torch.Tensor | None = None
+
+    @classmethod
+    def empty(cls, n: int, like: torch.Tensor, wants: Wants) -> Rows:
+        """For ``n`` rows on the device of ``like``, in its dtype or float32 if that is wider."""
+
+        def make(wanted: bool) -> torch.Tensor | None:
+            return like.new_empty(n, dtype=stat_dtype(like)) if wanted else None
+
+        best = like.new_empty(n, dtype=torch.int64) if wants.best else None
+        loss, lse = like.new_empty(n, dtype=stat_dtype(like)), wants.lse
+        return cls(loss, make(lse), make(lse), make(wants.entropy), best)
+
+    def part(self, part: slice) -> Rows:
+        """The same of some rows, as views."""
+        return Rows(*[None if t is None else t[part] for t in self])  # type: ignore[arg-type]
+
+
+class RowResults(NamedTuple):
+    """What a kernel's autograd function returns for each row, (N,): differentiable but for ``best``."""
+
+    loss: torch.Tensor
+    lse: torch.Tensor | None
+    entropy: torch.Tensor | None
+    best: torch.Tensor | None
+
+    def among(self, kept: torch.Tensor, n: int, ignore_index: int) -> RowResults:
+        """The results of ``n`` rows, of which these are ``kept`` and the others ignored."""
+
+        def spread_out(t: torch.Tensor, fill: int = 0) -> torch.Tensor:
+            return t.new_full((n,), fill).index_copy(0, kept, t)
+
+        lse, entropy = (None if t is None else spread_out(t) for t in (self.lse, self.entropy))
+        best = None if self.best is None else spread_out(self.best, ignore_index)
+        return RowResults(spread_out(self.loss), lse, entropy, best)
+
+
+class Upstream(NamedTuple):
+    """Gradients of a row's results, (N,) in the dtype of the statistics; None for 1 (``loss``) and 0 (the others)."""
+
+    loss: torch.Tensor | None = None
+    lse: torch.Tensor | None = None
+    entropy: torch.Tensor | None = None
+
+    def part(self, part: slice) -> Upstream:
+        """The same of some rows, as views."""
+        return Upstream(*[None if t is None else t[part] for t in self])
+
+
+def spread(factor: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+    """One number for each row of ``like``: a 0-dimensional tensor becomes (N,) with stride 0."""
+    return factor if factor is None or factor.dim() else factor.expand(like.shape[0])
+
+
+def combine(
+    dtotal: torch.Tensor | None,
+    factor: torch.Tensor | None,
+    drows: torch.Tensor | None,
+    dlse: torch.Tensor | None,
+    dentropy: torch.Tensor | None,
+    *,
+    like: torch.Tensor,
+) -> Upstream:
+    """Gradients of rows (N,) from that of the reduced loss, sum(rows * factor), and those of the rows themselves."""
+    dloss = drows
+    if dtotal is not None:
+        of_total = spread(dtotal if factor is None else dtotal * factor, like)
+        dloss = of_total if drows is None or of_total is None else drows + of_total
+    if dloss is None:
+        dloss = like.new_zeros(1, dtype=stat_dtype(like)).expand(like.shape[0])
+    others = [None if d is None else d.contiguous() for d in (dlse, dentropy)]
+    return Upstream(dloss, *others)
+
+
+def class_total(class_weight: torch.Tensor | None, loss: Loss) -> torch.Tensor | None:
+    """Sum of the class weights (1,), where the smoothing needs it."""
+    return None if class_weight is None or not loss.label_smoothing else class_weight.sum().reshape(1)
+
+
+def stat_dtype(like: torch.Tensor) -> torch.dtype:
+    """float64 for float64, else float32."""
+    return torch.float64 if like.dtype == torch.float64 else torch.float32
 
 
 # -- Checks ------------------------------------------------------------------------------------------------------------
@@ -36,7 +140,7 @@ def check_options(op: str, loss: Loss, reduction: str, num_items: int | float | 
         raise ValueError(f"{op}: label_smoothing is {loss.label_smoothing!r}, expected a number in [0, 1]")
     if not 0.0 <= loss.z_loss < float("inf"):
         raise ValueError(f"{op}: z_loss is {loss.z_loss!r}, expected a finite number, 0 or more")
-    check_transform(op, softcap=loss.softcap, logit_scale=loss.logit_scale)
+    check_transform(op, softcap=loss.softcap, logit_scale=loss.logit_scale, temperature=loss.temperature)
     if num_items is not None:
         _check_num_items(op, reduction, num_items)
 
@@ -53,17 +157,30 @@ def _check_num_items(op: str, reduction: str, num_items: int | float | torch.Ten
         raise ValueError(f"{op}: num_items is {num_items}, expected a number of items, 0 or more")
 
 
-def check_target(op: str, target: torch.Tensor, like: torch.Tensor, name: str) -> None:
-    """``target`` must be a tensor of integers, one for each row of ``like``, on the same device."""
+def check_target(
+    op: str, target: torch.Tensor, like: torch.Tensor, name: str, classes: int, *, soft: bool = True
+) -> None:
+    """``target`` must hold an integer, or if ``soft`` a floating distribution, for each row of ``like``."""
     check_tensor(op, "target", target)
-    if target.dtype.is_floating_point or target.dtype.is_complex or target.dtype == torch.bool:
-        raise TypeError(f"{op}: target must hold integer class indices, got {target.dtype}")
+    floating = target.dtype.is_floating_point
+    labels = tuple(like.shape[:-1])
+    wrong = target.dtype.is_complex or target.dtype == torch.bool or (floating and not soft)
+    if wrong or (floating and tuple(target.shape) == labels):
+        also = f", or probabilities of shape {(*labels, classes)}" if soft else ""
+        raise TypeError(
+            f"{op}: target must hold integer class indices{also}, got {target.dtype} of shape {tuple(target.shape)}"
+        )
     if target.device != like.device:
         raise TypeError(f"{op}: target is on {target.device}, expected {like.device} like {name}")
-    if target.shape != like.shape[:-1]:
+    expected = (*labels, classes) if floating else labels
+    if tuple(target.shape) != expected:
         raise ValueError(
-            f"{op}: target has shape {tuple(target.shape)}, expected {tuple(like.shape[:-1])}, "
-            f"the leading dimensions of {name} {tuple(like.shape)}"
+            f"{op}: target has shape {tuple(target.shape)}, expected {expected} "
+            f"for {'probabilities' if floating else 'labels'} and {name} {tuple(like.shape)}"
+        )
+    if floating and target.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{op}: target requires a gradient, which is not defined; expected one that needs none, as target.detach()"
         )
 
 
@@ -80,7 +197,7 @@ def check_class_weight(
         raise ValueError(f"{op}: {name} has shape {tuple(weight.shape)}, expected ({classes},), one for each class")
     if weight.requires_grad and torch.is_grad_enabled():
         raise ValueError(f"{op}: {name} requires a gradient, which is not defined; expected a tensor that needs none")
-    return weight.to(torch.float64 if like.dtype == torch.float64 else torch.float32)
+    return weight.to(stat_dtype(like))
 
 
 def _checked_labels_fake(target: torch.Tensor, classes: int, ignore_index: int, op: str) -> torch.Tensor:
@@ -92,8 +209,10 @@ def checked_labels(target: torch.Tensor, classes: int, ignore_index: int, op: st
     """A copy of ``target``, after a look at its values; this waits for the device.
 
     Raises:
-        ValueError: a label is neither ``ignore_index`` nor in [0, classes).
+        ValueError: a label is neither ``ignore_index`` nor in [0, classes), or there are probabilities instead.
     """
+    if is_soft(target):
+        raise ValueError(f"{op}: check_labels looks at class indices, but target holds {target.dtype} probabilities")
     wrong = (target != ignore_index) & ((target < 0) | (target >= classes))
     if wrong.any():
         first = target[wrong][0].item()
@@ -106,48 +225,41 @@ def checked_labels(target: torch.Tensor, classes: int, ignore_index: int, op: st
 
 
 # -- Reference ---------------------------------------------------------------------------------------------------------
-def row_losses(z: torch.Tensor, target: torch.Tensor, class_weight: torch.Tensor | None, loss: Loss) -> torch.Tensor:
-    """Transformed logits z (N, V), target (N,) -> loss of each row (N,): the definition, in plain torch."""
-    rows = torch.nn.functional.cross_entropy(
-        z,
-        target,
-        class_weight,
-        reduction="none",
-        ignore_index=loss.ignore_index,
-        label_smoothing=loss.label_smoothing,
-    )
-    if loss.z_loss:
-        penalty = loss.z_loss * z.logsumexp(-1).square()
-        rows = rows + penalty.masked_fill(target == loss.ignore_index, 0.0)
-    return rows
+def row_results(
+    logits: torch.Tensor, target: torch.Tensor, class_weight: torch.Tensor | None, loss: Loss, wants: Wants
+) -> RowResults:
+    """Logits (N, V), target (N,) or (N, V) -> what each row yields: the definition, in plain torch."""
+    z = transform(logits, softcap=loss.softcap, logit_scale=loss.logit_scale, temperature=loss.temperature)
+    ignored = ignored_rows(target, loss.ignore_index)
+    options: dict[str, Any] = {"reduction": "none", "label_smoothing": loss.label_smoothing}
+    if is_soft(target):
+        rows = torch.nn.functional.cross_entropy(z, target.to(z.dtype), class_weight, **options)
+    else:
+        rows = torch.nn.functional.cross_entropy(z, target, class_weight, ignore_index=loss.ignore_index, **options)
+    lse = entropy = best = None
+    if loss.z_loss or wants.lse:
+        lse = z.logsumexp(-1).masked_fill(ignored, 0.0)
+        rows = rows + loss.z_loss * lse.square() if loss.z_loss else rows
+    if wants.entropy:
+        p, log_p = z.softmax(-1), z.log_softmax(-1)
+        entropy = (p * -log_p.masked_fill(p == 0.0, 0.0)).sum(-1).masked_fill(ignored, 0.0)
+    if wants.best:
+        best = best_columns(logits, loss.logit_scale).masked_fill(ignored, loss.ignore_index)
+    return RowResults(rows, lse, entropy, best)
 
 
-# -- Reduction ---------------------------------------------------------------------------------------------------------
-def divisor(
-    target: torch.Tensor,
-    class_weight: torch.Tensor | None,
-    dtype: torch.dtype,
-    ignore_index: int,
-    reduction: str,
-    num_items: int | float | torch.Tensor | None,
-) -> torch.Tensor | None:
-    """What the sum over rows is divided by, 0-dimensional; None for a plain sum and for no reduction.
-
-    ``num_items`` if given; else "mean" divides by the number of kept rows, or by the sum of their class weights.
-    """
-    if isinstance(num_items, torch.Tensor):
-        # to an accelerator the copy needs no wait; from one it does
-        return num_items.to(target.device, dtype, non_blocking=target.device.type != "cpu").reshape(())
-    if num_items is not None:
-        return torch.full((), num_items, dtype=dtype, device=target.device)
-    if reduction != "mean":
-        return None
-    kept = target != ignore_index
-    if class_weight is not None:
-        kept = class_weight[target.clamp(0, class_weight.shape[0] - 1)] * kept
-    return kept.sum().to(dtype)
+def best_columns(logits: torch.Tensor, scale: float) -> torch.Tensor:
+    """Column of the largest (for a negative scale of the smallest) logit of each row (N,), the first of equals."""
+    return (logits if scale > 0 else -logits).detach().argmax(-1)
 
 
-def divide(total: torch.Tensor, by: torch.Tensor | None) -> torch.Tensor:
-    """From the sum over rows to the loss. As in torch, 0 / 0 is nan and x / 0 inf, and ignored rows have gradient 0."""
-    return total if by is None else total / by
+def is_soft(target: torch.Tensor) -> bool:
+    """Whether the target holds a distribution for each row instead of a label."""
+    return target.dtype.is_floating_point
+
+
+def ignored_rows(target: torch.Tensor, ignore_index: int) -> torch.Tensor:
+    """(N,) bool: the rows whose label is ``ignore_index``; none of them with distributions."""
+    if is_soft(target):
+        return torch.zeros(target.shape[0], dtype=torch.bool, device=target.device)
+    return target == ignore_index

@@ -14,7 +14,8 @@ import torch
 from liger.dispatch import check_number, check_tensor
 from liger.launch import refuse_second_derivative
 from liger.numerics import acc
-from liger_kernels_loss._loss import REDUCTIONS, Loss, check_options, check_target, divide, divisor
+from liger_kernels_loss._loss import REDUCTIONS, Loss, check_options, check_target, stat_dtype
+from liger_kernels_loss._result import divide, divisor
 
 NumItems = int | float | torch.Tensor | None
 
@@ -61,12 +62,12 @@ def check_rows(
         raise ValueError(
             f"{op}: reduction is 'batchmean', expected one of {', '.join(REDUCTIONS)}: 'mean' is over rows"
         )
-    check_options(op, Loss(ignore_index, 0.0, None, 1.0, 0.0), reduction, num_items)
+    check_options(op, Loss(ignore_index, 0.0, None, 1.0, 1.0, 0.0), reduction, num_items)
     check_pair(op, student, teacher, ("student", "teacher"))
     if student.dim() == 0 or student.shape[-1] == 0:
         raise ValueError(f"{op}: student has shape {tuple(student.shape)}, expected (..., V) with at least one class")
     if target is not None:
-        check_target(op, target, student, "student")
+        check_target(op, target, student, "student", student.shape[-1], soft=False)
 
 
 def check_temperature(op: str, temperature: float) -> float:
@@ -87,11 +88,11 @@ def row_divisor(
     num_items: NumItems,
 ) -> torch.Tensor | None:
     """What the sum over ``rows`` is divided by, 0-dimensional on the device of ``like``; None for a plain sum."""
-    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    dtype = stat_dtype(like)
     if target is None and num_items is None:
         return like.new_full((), rows, dtype=dtype) if reduction == "mean" else None
     kept = like.new_empty(0) if target is None else target
-    return divisor(kept, None, dtype, ignore_index, reduction, num_items)
+    return divisor(kept, None, None, dtype, ignore_index, reduction, num_items)
 
 
 def reduce_rows(

@@ -8,7 +8,7 @@ from liger.bench import peer
 
 
 @peer("liger_kernel", overwrites=True, capture=False, modes=("full",))  # makes the gradient in the forward, and waits
-def liger_cross_entropy(logits: torch.Tensor, target: torch.Tensor, weight: None) -> torch.Tensor:
+def liger_cross_entropy(logits: torch.Tensor, target: torch.Tensor, weight: None, token_weight: None) -> torch.Tensor:
     """liger-kernel 0.8.5."""
     from liger_kernel.ops import LigerCrossEntropyFunction
 
@@ -16,7 +16,7 @@ def liger_cross_entropy(logits: torch.Tensor, target: torch.Tensor, weight: None
 
 
 @peer("quack")
-def quack_cross_entropy(logits: torch.Tensor, target: torch.Tensor, weight: None) -> torch.Tensor:
+def quack_cross_entropy(logits: torch.Tensor, target: torch.Tensor, weight: None, token_weight: None) -> torch.Tensor:
     """quack-kernels 0.6.5."""
     from quack import cross_entropy
 
@@ -25,7 +25,12 @@ def quack_cross_entropy(logits: torch.Tensor, target: torch.Tensor, weight: None
 
 @peer("liger_kernel", overwrites=True, capture=False, modes=("full",))
 def liger_linear_cross_entropy(
-    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: None, class_weight: None
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    bias: None,
+    class_weight: None,
+    token_weight: None,
 ) -> torch.Tensor:
     """liger-kernel 0.8.5."""
     from liger_kernel.ops import LigerFusedLinearCrossEntropyFunction
@@ -36,7 +41,12 @@ def liger_linear_cross_entropy(
 
 @peer("quack", modes=("full",))
 def quack_linear_cross_entropy(
-    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: None, class_weight: None
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    bias: None,
+    class_weight: None,
+    token_weight: None,
 ) -> torch.Tensor:
     """quack-kernels 0.6.5, in chunks of 4096 rows."""
     from quack.linear_cross_entropy import chunked_linear_cross_entropy
@@ -46,7 +56,12 @@ def quack_linear_cross_entropy(
 
 @peer("cut_cross_entropy")
 def cut_cross_entropy(
-    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: None, class_weight: None
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    bias: None,
+    class_weight: None,
+    token_weight: None,
 ) -> torch.Tensor:
     """cut-cross-entropy 25.1.1, without its filter, which leaves small gradients out."""
     from cut_cross_entropy import linear_cross_entropy

@@ -24,19 +24,19 @@ def tanh(x):
 
 
 @triton.jit
-def transform(logits, scale, softcap, SOFTCAP: tl.constexpr):
-    """Logits of any dtype -> z = softcap * tanh(logits * scale / softcap) in fp32; without SOFTCAP logits * scale."""
-    z = logits.to(tl.float32) * scale
+def transform(logits, inner, outer, SOFTCAP: tl.constexpr):
+    """Logits of any dtype -> z = outer * tanh(inner * logits) in fp32; without SOFTCAP inner * logits."""
+    z = logits.to(tl.float32) * inner
     if SOFTCAP:
-        z = softcap * tanh(z / softcap)
+        z = outer * tanh(z)
     return z
 
 
 @triton.jit
-def transform_slope(z, scale, softcap, SOFTCAP: tl.constexpr):
+def transform_slope(z, inner, outer, SOFTCAP: tl.constexpr):
     """dz/dlogits, from the transformed z."""
-    slope = scale
+    slope = inner
     if SOFTCAP:
-        t = z / softcap
-        slope = scale * (1.0 - t * t)
+        t = z * (1.0 / outer)
+        slope = inner * outer - (inner * outer) * t * t
     return slope

@@ -21,8 +21,8 @@ import torch
 
 from liger.dispatch import check_choice, public, run
 from liger.numerics import acc
-from liger_kernels_loss._loss import divide
 from liger_kernels_loss._pairs import check_pair
+from liger_kernels_loss._result import divide
 
 OP = "kl_div"
 REDUCTIONS = ("mean", "batchmean", "sum", "none")

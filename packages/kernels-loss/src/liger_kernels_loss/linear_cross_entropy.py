@@ -21,19 +21,19 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_number, check_tensor, public, run
+from liger.dispatch import public, run
+from liger_kernels_loss._head import check_chunking, check_head
 from liger_kernels_loss._loss import (
     Loss,
     check_class_weight,
     check_options,
     check_target,
     checked_labels,
-    divide,
-    divisor,
-    row_losses,
+    row_results,
 )
+from liger_kernels_loss._result import CrossEntropyOutput, check_returns, check_token_weight, make_result
 from liger_kernels_loss.cross_entropy import labels as make_labels
-from liger_kernels_loss.transforms import head, transform
+from liger_kernels_loss.transforms import head
 
 OP = "linear_cross_entropy"
 
@@ -45,27 +45,28 @@ def linear_cross_entropy_reference(
     target: torch.Tensor,
     bias: torch.Tensor | None = None,
     class_weight: torch.Tensor | None = None,
+    token_weight: torch.Tensor | None = None,
     *,
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
     softcap: float | None = None,
     logit_scale: float = 1.0,
+    temperature: float = 1.0,
     z_loss: float = 0.0,
     num_items: int | float | torch.Tensor | None = None,
+    returns: Sequence[str] = (),
     check_labels: bool = False,
     accum_dtype: torch.dtype | str | None = None,
     workspace_mb: float | None = None,
-) -> torch.Tensor:
-    """The definition: all logits at once. ``accum_dtype`` and ``workspace_mb`` are about chunks; there are none."""
-    del check_labels, accum_dtype, workspace_mb
-    labels = target.reshape(-1).long()
-    loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)
+    compact: bool = False,
+) -> torch.Tensor | CrossEntropyOutput:
+    """The definition: all logits at once. The last three options are about how the work is cut up; it is not."""
+    del check_labels, accum_dtype, workspace_mb, compact
+    loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
+    result = make_result(target, class_weight, token_weight, hidden, loss, reduction, num_items, tuple(returns))
     logits = head(hidden.reshape(-1, hidden.shape[-1]), weight, bias)
-    rows = row_losses(transform(logits, softcap=softcap, logit_scale=logit_scale), labels, class_weight, loss)
-    if reduction == "none":
-        return rows.view(target.shape)
-    return divide(rows.sum(), divisor(labels, class_weight, rows.dtype, ignore_index, reduction, num_items))
+    return result.finish(row_results(logits, result.target, class_weight, loss, result.wants))
 
 
 # -- Public ------------------------------------------------------------------------------------------------------------
@@ -76,130 +77,86 @@ def linear_cross_entropy(
     target: torch.Tensor,
     bias: torch.Tensor | None = None,
     class_weight: torch.Tensor | None = None,
+    token_weight: torch.Tensor | None = None,
     *,
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
     softcap: float | None = None,
     logit_scale: float = 1.0,
+    temperature: float = 1.0,
     z_loss: float = 0.0,
     num_items: int | float | torch.Tensor | None = None,
+    returns: Sequence[str] = (),
     check_labels: bool = False,
     accum_dtype: torch.dtype | str | None = None,
     workspace_mb: float | None = None,
+    compact: bool = False,
     kernel: str | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor | CrossEntropyOutput:
     """Cross-entropy of ``hidden @ weight.T + bias``, computed in chunks of rows.
 
     Args:
         hidden: (..., H), floating; any leading shape, any strides, 0 rows included.
         weight: (V, H), the head's weight. Under autocast hidden, weight and bias are cast as in
             ``torch.nn.functional.linear``; otherwise their dtypes must be equal.
-        target: (...,) integers, not shifted.
+        target: (...,) integers, not shifted; or (..., V) probabilities.
         bias: (V,) or None.
         class_weight: (V,) floating or None; as ``weight`` of ``torch.nn.functional.cross_entropy``.
-        ignore_index, reduction, label_smoothing, softcap, logit_scale, z_loss, num_items, check_labels:
-            as in ``cross_entropy``.
+        token_weight: (...,) floating or None: a factor of each row's loss.
+        ignore_index, reduction, label_smoothing, softcap, logit_scale, temperature, z_loss, num_items, returns,
+            check_labels: as in ``cross_entropy``.
         accum_dtype: the dtype in which the weight's gradient is summed over chunks: torch.float32 (also "float32"), or
             the weight's own however many chunks there are. None: the weight's own for at most 4 chunks and fp32
             beyond, always fp32 for fp16.
-        workspace_mb: MiB for one chunk's logits; it sets the number of rows in a chunk. None: up to 1024 MiB, 1024 to
-            4096 rows on an accelerator, 64 MiB on CPU.
+        workspace_mb: MiB for one chunk's logits; it sets the number of rows in a chunk, and with it what is wanted
+            between least memory and highest speed. None: on an accelerator 512 MiB, up to 1280 if that keeps the
+            weight's gradient at 4 chunks, and 1024 to 4096 rows; 64 MiB on a CPU.
+        compact: leave ignored rows out before the head's product. This waits for the device if the target is on one.
+            Not with probabilities, nor while compiling.
         kernel: choose a kernel by hand.
 
     Returns:
-        The loss, fp32 (fp64 for fp64): scalar, or (...,) for reduction="none".
+        The loss, fp32 (fp64 for fp64): scalar, or (...,) for reduction="none". With ``returns`` a
+        ``CrossEntropyOutput``.
 
     Raises:
         ValueError: shapes do not match, the weight is empty, or an option lies outside its range.
         TypeError: an argument is of the wrong type, dtypes differ, a tensor is not of the right kind or lies on
             another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
+
+    Example:
+        >>> import torch
+        >>> from liger.ops import linear_cross_entropy
+        >>> hidden, weight = torch.ones(3, 4), torch.zeros(8, 4, requires_grad=True)
+        >>> loss = linear_cross_entropy(hidden, weight, torch.tensor([1, 2, -100]))
+        >>> loss.backward()
+        >>> loss.detach()
+        tensor(2.0794)
+        >>> weight.grad[:3, 0]
+        tensor([ 0.1250, -0.3750, -0.3750])
     """
-    loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, z_loss)
+    loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
     check_options(OP, loss, reduction, num_items)
-    _check_tensors(hidden, weight, bias)
-    check_target(OP, target, hidden, "hidden")
-    hidden, weight, bias = _autocast(hidden, weight, bias)
-    _check_dtypes(hidden, weight, bias)
-    accum_dtype = _check_chunking(weight, accum_dtype, workspace_mb)
+    hidden, weight, bias = check_head(OP, hidden, weight, bias)
+    check_target(OP, target, hidden, "hidden", weight.shape[0])
     class_weight = check_class_weight(OP, class_weight, hidden, weight.shape[0], "class_weight")
+    check_token_weight(OP, token_weight, hidden, "hidden")
     if check_labels:
         target = checked_labels(target, weight.shape[0], ignore_index, OP)
     options = {
         **loss._asdict(),
         "reduction": reduction,
         "num_items": num_items,
+        "returns": check_returns(OP, returns),
         "check_labels": check_labels,
-        "accum_dtype": accum_dtype,
-        "workspace_mb": workspace_mb,
+        **check_chunking(OP, weight, accum_dtype, workspace_mb),
+        "compact": compact,
     }
     sizes = {"H": weight.shape[1], "V": weight.shape[0]}
-    return run(OP, (hidden, weight, target, bias, class_weight), options, sizes=sizes, kernel=kernel)  # type: ignore[no-any-return]
-
-
-def _check_tensors(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-    for name, tensor in (("hidden", hidden), ("weight", weight), *((("bias", bias),) if bias is not None else ())):
-        check_tensor(OP, name, tensor)
-    if hidden.dim() == 0 or not hidden.dtype.is_floating_point:
-        raise TypeError(
-            f"{OP}: hidden must be floating with at least one dimension, got {hidden.dtype} {tuple(hidden.shape)}"
-        )
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and (not tensor.dtype.is_floating_point or tensor.device != hidden.device):
-            raise TypeError(
-                f"{OP}: {name} must be floating on {hidden.device} like hidden, got {tensor.dtype} on {tensor.device}"
-            )
-    if weight.numel() == 0:
-        raise ValueError(
-            f"{OP}: weight has shape {tuple(weight.shape)}, expected (V, {hidden.shape[-1]}) with V at least 1; "
-            "an empty head weight is usually a sharded parameter that was not gathered"
-        )
-    if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
-        raise ValueError(
-            f"{OP}: weight has shape {tuple(weight.shape)}, expected (V, {hidden.shape[-1]}) "
-            f"from the last dimension of hidden {tuple(hidden.shape)}"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"{OP}: bias has shape {tuple(bias.shape)}, expected ({weight.shape[0]},) from weight")
-
-
-def _autocast(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """What autocast does to the arguments of ``torch.nn.functional.linear``; it leaves float64 alone."""
-    device = hidden.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):
-        return hidden, weight, bias
-    dtype = torch.get_autocast_dtype(device)
-    hidden = hidden if hidden.dtype == torch.float64 else hidden.to(dtype)
-    weight = weight if weight.dtype == torch.float64 else weight.to(dtype)
-    if bias is not None and bias.dtype != torch.float64:
-        bias = bias.to(dtype)
-    return hidden, weight, bias
-
-
-def _check_dtypes(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.dtype != hidden.dtype:
-            raise TypeError(
-                f"{OP}: {name} is {tensor.dtype} but hidden is {hidden.dtype}; expected equal dtypes outside autocast"
-            )
-
-
-def _check_chunking(
-    weight: torch.Tensor, accum_dtype: torch.dtype | str | None, workspace_mb: float | None
-) -> torch.dtype | None:
-    if workspace_mb is not None:
-        check_number(OP, "workspace_mb", workspace_mb, "None or a number")
-    if workspace_mb is not None and not 0.0 < workspace_mb < float("inf"):
-        raise ValueError(f"{OP}: workspace_mb is {workspace_mb!r}, expected None or a positive number")
-    dtype = getattr(torch, accum_dtype, None) if isinstance(accum_dtype, str) else accum_dtype
-    lower = dtype == torch.float32 and weight.dtype == torch.float64
-    if (dtype is None and accum_dtype is not None) or lower or dtype not in (None, torch.float32, weight.dtype):
-        expected = sorted({str(weight.dtype), "torch.float64" if lower else "torch.float32"})
-        raise ValueError(f"{OP}: accum_dtype is {accum_dtype!r}, expected None or {' or '.join(expected)}")
-    return dtype
+    tensors = hidden, weight, target, bias, class_weight, token_weight
+    return run(OP, tensors, options, sizes=sizes, kernel=kernel)  # type: ignore[no-any-return]
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------
@@ -210,10 +167,13 @@ def linear_cross_entropy_inputs(
     hidden = torch.randn(N, H, generator=generator)
     weight = torch.randn(V, H, generator=generator) / H**0.5
     target = make_labels(N, V, generator, variant)
+    if variant == "probabilities":
+        target = torch.randn(N, V, generator=generator).softmax(-1)
+    token_weight = torch.rand(N, generator=generator).to(device) if variant == "token weights" else None
     bias = torch.randn(V, generator=generator).to(device, dtype).requires_grad_() if variant == "bias" else None
     class_weight = 0.1 + torch.rand(V, generator=generator).to(device) if variant == "class weights" else None
     leaves = (t.to(device, dtype).requires_grad_() for t in (hidden, weight))
-    return (*leaves, target.to(device), bias, class_weight), {}
+    return (*leaves, target.to(device), bias, class_weight, token_weight), {}
 
 
 def linear_cross_entropy_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:

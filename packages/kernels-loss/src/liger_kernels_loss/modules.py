@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from liger_kernels_loss._result import CrossEntropyOutput
 from liger_kernels_loss.cosine_distance import cosine_distance
 from liger_kernels_loss.cross_entropy import cross_entropy
 from liger_kernels_loss.jsd import jsd
@@ -46,11 +47,16 @@ class CrossEntropyLoss(_Loss):
         super().__init__(weight, options)
 
     def forward(
-        self, logits: torch.Tensor, target: torch.Tensor, *, num_items: int | float | torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """logits (..., V), target (...,) -> scalar, or (...,) for reduction="none"."""
+        self,
+        logits: torch.Tensor,
+        target: torch.Tensor,
+        token_weight: torch.Tensor | None = None,
+        *,
+        num_items: int | float | torch.Tensor | None = None,
+    ) -> torch.Tensor | CrossEntropyOutput:
+        """logits (..., V), target (...,) -> what the op returns."""
         extra = {} if num_items is None else {"num_items": num_items}
-        return cross_entropy(logits, target, self.weight, **{**self.options, **extra})
+        return cross_entropy(logits, target, self.weight, token_weight, **{**self.options, **extra})
 
 
 class LinearCrossEntropyLoss(_Loss):
@@ -74,12 +80,13 @@ class LinearCrossEntropyLoss(_Loss):
         head: torch.Tensor,
         target: torch.Tensor,
         bias: torch.Tensor | None = None,
+        token_weight: torch.Tensor | None = None,
         *,
         num_items: int | float | torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """hidden (..., H), head (V, H), target (...,), bias (V,) -> scalar, or (...,) for reduction="none"."""
+    ) -> torch.Tensor | CrossEntropyOutput:
+        """hidden (..., H), head (V, H), target (...,), bias (V,) -> what the op returns."""
         extra = {} if num_items is None else {"num_items": num_items}
-        return linear_cross_entropy(hidden, head, target, bias, self.weight, **{**self.options, **extra})
+        return linear_cross_entropy(hidden, head, target, bias, self.weight, token_weight, **{**self.options, **extra})
 
 
 class _Options(torch.nn.Module):

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import liger
 from liger import Kernel, Op
-from liger_kernels_loss.declare import cross_entropy, divergences, linear_cross_entropy
+from liger_kernels_loss.declare import cross_entropy, divergences, linear_cross_entropy, linear_token_logprobs
 
-PARTS = (cross_entropy, linear_cross_entropy, divergences)
+PARTS = (cross_entropy, linear_cross_entropy, linear_token_logprobs, divergences)
 DECLARED: list[Op | Kernel] = [declared for part in PARTS for declared in part.DECLARED]
 
 

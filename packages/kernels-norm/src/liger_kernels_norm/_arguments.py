@@ -4,20 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from liger.dispatch import check_number, check_tensor
-
-
-def check_eps(op: str, eps: object) -> float:
-    """``eps`` as a float, a finite number, 0 or more.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is negative, nan or infinite.
-    """
-    number = check_number(op, "eps", eps)
-    if not 0.0 <= number < float("inf"):
-        raise ValueError(f"{op}: eps is {eps!r}, expected a finite number, 0 or more")
-    return number
+from liger.dispatch import check_tensor
 
 
 def check_count(op: str, name: str, value: object) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import public
+from liger.dispatch import check_eps, public
 from liger.numerics import acc
-from liger_kernels_norm._arguments import check_beside, check_eps, check_input
+from liger_kernels_norm._arguments import check_beside, check_input
 from liger_kernels_norm._distributed import run_rows
 from liger_kernels_norm.rms_norm import rows_like_hidden_states
 

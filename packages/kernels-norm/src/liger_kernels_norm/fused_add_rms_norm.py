@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_choice, check_number, public
-from liger_kernels_norm._arguments import check_beside, check_eps, check_input
+from liger.dispatch import check_choice, check_eps, check_number, public
+from liger_kernels_norm._arguments import check_beside, check_input
 from liger_kernels_norm._distributed import run_rows
 from liger_kernels_norm.rms_norm import CASTS, rms_norm_reference, rows_like_hidden_states
 

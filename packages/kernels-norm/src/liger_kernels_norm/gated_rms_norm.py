@@ -31,9 +31,9 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_choice, public, run
+from liger.dispatch import check_choice, check_eps, public, run
 from liger.numerics import acc
-from liger_kernels_norm._arguments import check_beside, check_count, check_eps, check_input
+from liger_kernels_norm._arguments import check_beside, check_count, check_input
 
 ACTIVATIONS = ("silu", "sigmoid")
 CASTS = ("llama", "fp32-weight")

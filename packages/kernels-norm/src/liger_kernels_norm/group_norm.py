@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import check_eps, public, run
 from liger.numerics import acc
-from liger_kernels_norm._arguments import check_beside, check_count, check_eps, check_input
+from liger_kernels_norm._arguments import check_beside, check_count, check_input
 
 
 # -- Reference ---------------------------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_choice, check_tensor, public, run
+from liger.dispatch import check_choice, check_eps, check_tensor, public, run
 from liger.numerics import acc
-from liger_kernels_norm._arguments import check_beside, check_eps, check_input
+from liger_kernels_norm._arguments import check_beside, check_input
 
 CASTS = ("llama", "fp32-weight")
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_choice, check_number, public
+from liger.dispatch import check_choice, check_eps, check_number, public
 from liger.numerics import acc
-from liger_kernels_norm._arguments import check_beside, check_eps, check_input
+from liger_kernels_norm._arguments import check_beside, check_input
 from liger_kernels_norm._distributed import run_rows
 
 CASTS = ("llama", "fp32-weight", "gemma", "none")

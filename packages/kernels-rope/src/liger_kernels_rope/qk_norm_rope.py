@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_choice, check_number, public, run
+from liger.dispatch import check_choice, check_eps, check_number, public, run
 from liger.numerics import acc
 from liger_kernels_rope._arguments import check_floating, check_heads, check_tables, refuse_trained
 from liger_kernels_rope.rope import turn
@@ -120,10 +120,8 @@ def qk_norm_rope(
     """
     op = "qk_norm_rope"
     check_choice(op, "cast", cast, CASTS)
-    eps = check_number(op, "eps", eps)
+    eps = check_eps(op, eps)
     offset = check_number(op, "offset", offset)
-    if not 0.0 <= eps < float("inf"):
-        raise ValueError(f"{op}: eps is {eps!r}, expected a finite number, 0 or more")
     batch, length, width = check_heads(op, q, k, unsqueeze_dim)
     for name, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
         check_floating(op, name, weight, q)

@@ -193,11 +193,11 @@ def options_matter(kernel: Kernel, device: str) -> None:
 
 def every_option(kernel: Kernel, device: str) -> None:
     """Each option of the op stands at a value other than its default in some case, by itself or in a variant."""
-    served = kernel.needs.options
-    left = {name: o.default for name, o in registry().op(kernel.op).options.items() if len(served.get(name, "ab")) > 1}
+    served, options = kernel.needs.options, registry().op(kernel.op).options
+    left = {n: o.default for n, o in options.items() if len(served.get(n, "ab")) > 1 and not o.overwrites}
     for case in make_cases(kernel):
-        _, options = case.make("cpu")
-        left = {name: default for name, default in left.items() if options.get(name, default) == default}
+        _, given = case.make("cpu")
+        left = {name: default for name, default in left.items() if given.get(name, default) == default}
     if left:
         fail(f"no case has another value than the default for {', '.join(left)}: declare Option(values=...)")
 

@@ -43,8 +43,11 @@ def profile(kernel: Kernel, device: str) -> None:
 
 
 def _differentiated(kernel: Kernel) -> set[str]:
-    """Names of the arguments that require a gradient in some case."""
-    found = set()
+    """Names of the arguments that require a gradient in some case; none for an op without gradients."""
+    tensors, options = typical(kernel).make("cpu")
+    found: set[str] = set()
+    if not any(o.requires_grad for o in flat(load(typical(kernel).op.reference)(*tensors, **options))):
+        return found
     for case in make_cases(kernel):
         tensors, _ = case.make("cpu")
         found |= {n for n, t in zip(case.arguments(), tensors, strict=False) if t is not None and t.requires_grad}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
+import itertools
 import os
 import subprocess
 import sys
@@ -20,11 +22,11 @@ from liger.declare import Kernel, load
 from liger.errors import KernelUnavailable
 from liger.plugins import GROUP
 from liger.registry import registry
-from liger.testing.behaviour import equal, fail, named
-from liger.testing.cases import Case, dtypes, make_cases, option_values, typical
+from liger.testing.behaviour import equal, fail, gradients, named
+from liger.testing.cases import Case, dtypes, largest, make_cases, option_values, typical
 from liger.testing.compare import check_layout
 from liger.testing.compiled import run
-from liger.testing.contract import Inputs, Results, assert_contract, evaluate
+from liger.testing.contract import Inputs, Results, assert_contract, evaluate, flat, random_like
 from liger.testing.observe import count_ops
 
 
@@ -97,19 +99,60 @@ def _serves(case: Case, tensors: Inputs, options: Mapping[str, Any]) -> bool:
     return not dispatch.reasons(case.kernel, call)
 
 
-def _same_structure(a: Results, b: Results, inputs: Inputs, who: str) -> None:
-    def every(results: Results) -> list[torch.Tensor | None]:
-        return [*results.outputs, *results.gradients.values()]
+def _every(results: Results) -> list[torch.Tensor | None]:
+    return [*results.outputs, *results.gradients.values()]
 
-    kinds = [[None if t is None else (tuple(t.shape), t.dtype) for t in every(results)] for results in (a, b)]
+
+def _same_structure(a: Results, b: Results, inputs: Inputs, who: str) -> None:
+    kinds = [[None if t is None else (tuple(t.shape), t.dtype) for t in _every(results)] for results in (a, b)]
     if kinds[0] != kinds[1]:
         fail(f"{who} differ in shape or dtype: {kinds[0]} and {kinds[1]}")
     dense = all(t is None or t.is_contiguous() for t in inputs)  # otherwise a result may be laid out as an input is
-    for mine, other in zip(every(a), every(b), strict=True):
+    for mine, other in zip(_every(a), _every(b), strict=True):
         if mine is not None and other is not None:
             if dense and mine.is_contiguous() != other.is_contiguous():
                 fail(f"{who} differ in strides: {mine.stride()} and {other.stride()}")
             check_layout(mine, other, inputs)
+
+
+def autocast(kernel: Kernel, device: str) -> None:
+    """Under autocast kernel and reference give results of the same dtypes; in bfloat16 the same bits as without it."""
+    place = torch.device(device).type
+    for case in (typical(kernel, dtype) for dtype in dtypes(kernel)):
+        found = []
+        for who in (kernel.name, "reference"):
+            fn = functools.partial(load(case.op.public), kernel=who)
+            tensors, options = case.make(device)
+            with torch.autocast(place, torch.bfloat16):
+                outputs = flat(fn(*tensors, **options))
+            results = [*outputs, *gradients(outputs, tensors, random_like(outputs))]
+            if case.dtype == "bfloat16":
+                plain = flat(fn(*tensors, **options))
+                equal(results, [*plain, *gradients(plain, tensors, random_like(plain))], f"{who} under autocast")
+            found.append([None if t is None else t.dtype for t in results])
+        if found[0] != found[1]:
+            fail(f"{case.id} under autocast: results have dtypes {found[0]}, those of the reference {found[1]}")
+
+
+def not_finite(kernel: Kernel, device: str) -> None:
+    """With nan in the first row, inf in the second, results are finite exactly where the reference's are."""
+    for full in (typical(kernel, "float32"), largest(kernel, "float32")):
+        case = full.replace(sizes={**full.sizes, next(iter(full.sizes)): 3})
+        tensors, options = case.make(device)
+        _spoil(next(t for t in tensors if t is not None and t.is_floating_point()).detach())
+        mine, truth = (evaluate(fn, tensors, options) for fn in (case.public(), load(case.op.reference)))
+        for position, (got, expected) in enumerate(zip(_every(mine), _every(truth), strict=True)):
+            if got is not None and expected is not None and not got.isfinite().equal(expected.isfinite()):
+                counts = [int((~t.isfinite()).sum()) for t in (got, expected)]
+                found = f"{counts[0]} values that are not finite in output or gradient {position}, expected {counts[1]}"
+                fail(f"{case.id} with nan in one row and inf in another: {found}")
+
+
+def _spoil(t: torch.Tensor) -> None:
+    """nan at the end of the first row, inf at that of the second."""
+    rows = itertools.product(*map(range, t.shape[:-1]))
+    for row, value in zip(rows, (float("nan"), float("inf")), strict=False):
+        t[(*row, -1)] = value
 
 
 # -- Limits ------------------------------------------------------------------------------------------------------------
@@ -239,6 +282,8 @@ CHECKS = named(
     signature,
     omitted_arguments,
     parity,
+    autocast,
+    not_finite,
     size_limits,
     other_limits,
     disabled,

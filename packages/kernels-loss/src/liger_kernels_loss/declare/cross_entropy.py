@@ -1,13 +1,13 @@
 """Declares cross_entropy."""
 
-from liger import Kernel, Op, Profile, Sweep
-from liger_kernels_loss.declare.common import DLOGITS, LOSS, ROWS, STATISTICS, TRITON, VARIANTS, VOCABULARIES
+from liger import Kernel, Op, Option, Profile, Sweep
+from liger_kernels_loss.declare.common import DLOGITS, LOSS, ROWS, SOFT, STATISTICS, TRITON, VARIANTS, VOCABULARIES
 
 CROSS_ENTROPY = Op(
     name="cross_entropy",
     public="liger_kernels_loss.cross_entropy:cross_entropy",
     reference="liger_kernels_loss.cross_entropy:cross_entropy_reference",
-    options=LOSS,
+    options={**LOSS, "inplace_backward": Option(default=False, overwrites=True)},
     inputs="liger_kernels_loss.cross_entropy:cross_entropy_inputs",
     sizes={"N": (1, 3, 7), "V": (1, 97, 1025, 4097, 40961)},
     production=tuple({"N": 16384, "V": v} for v in VOCABULARIES),
@@ -31,10 +31,14 @@ CROSS_ENTROPY_TRITON = Kernel(
     bytes="liger_kernels_loss.cross_entropy:cross_entropy_bytes",
     profile=Profile(
         tier="reduction",
-        saved=("logits", "target", "top (N,) float32", "total (N,) float32"),
-        recomputed=("p = exp(z - top) / total",),
+        saved=("logits", "target", "dlogits like logits", "top (N,) float32", "total (N,) float32"),
+        recomputed=("everything from the logits, unless the upstream gradient of a reduced loss is 1",),
         gradients={"logits": f"dy * dz/dlogits * ({DLOGITS})"},
-        grid={"_losses": ROWS, "_backward": "up to 8192 columns of one row; N x ceil(V / 8192) programs"},
+        grid={
+            "_losses": ROWS,
+            "_soft_losses": SOFT,
+            "_backward": "up to 32768 columns of one row; N x ceil(V / 32768) programs",
+        },
         precision=(*STATISTICS, "the gradient is rounded once, to the logits' dtype"),
     ),
     measured=("sm90",),

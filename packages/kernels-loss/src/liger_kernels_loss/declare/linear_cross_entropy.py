@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from liger import Kernel, Op, Option, Profile, Sweep
-from liger_kernels_loss.declare.common import LOSS, ROWS, STATISTICS, TRITON, VARIANTS, VOCABULARIES
+from liger_kernels_loss.declare.common import LOSS, ROWS, SOFT, STATISTICS, TRITON, VARIANTS, VOCABULARIES
 
 
 def linear_profile(grid: Mapping[str, str]) -> Profile:
@@ -34,6 +34,7 @@ LINEAR_CROSS_ENTROPY = Op(
         **LOSS,
         "accum_dtype": Option(default=None, values=("float32",), silent=True),  # matters with many chunks
         "workspace_mb": Option(default=None, values=(0.0045,)),
+        "compact": Option(default=False, values=(True,), silent=True, waits=True),
     },
     inputs="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_inputs",
     sizes={"N": (1, 3, 7), "H": (8, 33), "V": (1, 97, 1025, 4097, 40961)},
@@ -68,7 +69,9 @@ LINEAR_CROSS_ENTROPY_TRITON = Kernel(
     needs=TRITON,
     bytes="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_bytes",
     flops="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_flops",
-    profile=linear_profile({"_losses": ROWS, "_scale": "4096 elements of a gradient; ceil(n / 4096) programs"}),
+    profile=linear_profile(
+        {"_losses": ROWS, "_soft_losses": SOFT, "_scale": "4096 elements of a gradient; ceil(n / 4096) programs"}
+    ),
     measured=("sm90",),
 )
 

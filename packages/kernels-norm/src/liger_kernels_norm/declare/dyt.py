@@ -1,12 +1,10 @@
 """dyt."""
 
-from liger import Kernel, Needs, Op, Profile, Sweep
+from liger import Sweep
+from liger_kernels_norm.declare.common import PARTIALS, kernel, op
 
-OP = Op(
-    name="dyt",
-    public="liger_kernels_norm.dyt:dyt",
-    reference="liger_kernels_norm.dyt:dyt_reference",
-    inputs="liger_kernels_norm.dyt:dyt_inputs",
+OP = op(
+    "dyt",
     sizes={"R": (1, 3, 7), "H": (1, 96, 511, 1030)},  # blocks of 512 columns
     production=tuple({"R": 16384, "H": h} for h in (4096, 100)),
     sweeps=(Sweep(variable="H", values=(1024, 4096, 8192), fixed={"R": 16384}),),
@@ -18,33 +16,26 @@ OP = Op(
     module="liger_kernels_norm.modules:DyT",
 )
 
-TRITON = Kernel(
-    op="dyt",
-    name="triton",
-    fn="liger_kernels_norm._dyt_triton:dyt_triton",
-    rank=10,
-    needs=Needs(devices=("cuda", "xpu"), dtypes=("float32", "float16", "bfloat16"), interpreter=True),
-    bytes="liger_kernels_norm.dyt:dyt_bytes",
-    profile=Profile(
-        tier="elementwise",
-        saved=("x", "weight", "bias"),
-        recomputed=("t = tanh(alpha * x)",),
-        gradients={
-            "x": "alpha * d, d = dy * weight * (1 - t^2)",
-            "alpha": "sum of x * d",
-            "weight": "sum over rows of dy * t",
-            "bias": "sum over rows of dy",
-        },
-        grid={
-            "_forward": "2048 elements, at most 512 columns wide",
-            "_backward": "2048 elements of the same columns in turn, sums in registers; 4 programs a multiprocessor",
-            "_add_partials": "32 columns of a parameter's gradient",
-        },
-        precision=(
-            "everything in float32, rounded once",
-            "tanh by a continued fraction below 0.5 and by exp above, 1 - t^2 by exp: nothing cancels",
-            "sums over rows: partial sums in float32, one per program, added in a fixed order and rounded once",
-        ),
+TRITON = kernel(
+    "dyt",
+    tier="elementwise",
+    saved=("x", "weight", "bias"),
+    recomputed=("t = tanh(alpha * x)",),
+    gradients={
+        "x": "alpha * d, d = dy * weight * (1 - t^2)",
+        "alpha": "sum of x * d",
+        "weight": "sum over rows of dy * t",
+        "bias": "sum over rows of dy",
+    },
+    grid={
+        "_forward": "2048 elements, at most 512 columns wide",
+        "_backward": "2048 elements of the same columns in turn, sums in registers; 4 programs a multiprocessor",
+        "_add_partials": "32 columns of a parameter's gradient",
+    },
+    precision=(
+        "everything in float32, rounded once",
+        "tanh by a continued fraction below 0.5 and by exp above, 1 - t^2 by exp: nothing cancels",
+        f"sums over rows: {PARTIALS}",
     ),
 )
 

@@ -1,16 +1,14 @@
 """group_norm."""
 
-from liger import Kernel, Needs, Op, Option, Profile, Sweep
+from liger import Option, Sweep
+from liger_kernels_norm.declare.common import kernel, op
 
-OP = Op(
-    name="group_norm",
-    public="liger_kernels_norm.group_norm:group_norm",
-    reference="liger_kernels_norm.group_norm:group_norm_reference",
+OP = op(
+    "group_norm",
     options={
         "num_groups": Option(default=32, values=(1,)),
         "eps": Option(default=1e-5, values=(0.1,)),
     },
-    inputs="liger_kernels_norm.group_norm:group_norm_inputs",
     # G groups of C channels and S positions; programs share groups of more than 4096 elements
     sizes={"N": (1, 2), "G": (2, 4), "C": (8, 20, 16), "S": (1, 36, 260)},
     production=(
@@ -32,35 +30,27 @@ OP = Op(
     module="liger_kernels_norm.modules:GroupNorm",
 )
 
-TRITON = Kernel(
-    op="group_norm",
-    name="triton",
-    fn="liger_kernels_norm._group_norm_triton:group_norm_triton",
-    rank=10,
-    needs=Needs(devices=("cuda", "xpu"), dtypes=("float32", "float16", "bfloat16"), interpreter=True),
-    bytes="liger_kernels_norm.group_norm:group_norm_bytes",
-    profile=Profile(
-        tier="reduction",
-        saved=("x", "weight", "mean (N * G,) float32", "rstd (N * G,) float32"),
-        recomputed=("xhat = (x - mean) * rstd",),
-        gradients={
-            "x": "(dy * weight - mean of dy * weight - xhat * mean of dy * weight * xhat) * rstd, means over the group",
-            "weight": "sum over samples and positions of dy * xhat",
-            "bias": "sum over samples and positions of dy",
-        },
-        grid={
-            "_forward": "a whole group, read twice; N * G programs, if those are many or groups are small",
-            "_statistics": "every P-th tile of 4096 elements of a group; N * G x P, 4 a multiprocessor",
-            "_apply": "the same",
-            "_backward": "a whole group, read twice; N * G programs",
-            "_channel_sums": "every P-th tile of a block of channels",
-            "_dx": "every P-th tile of a group",
-            "_add_partials": "32 channels, over samples or programs",
-        },
-        precision=(
-            "statistics in float32 by Welford's method in each place of a tile, merged in a fixed order",
-            "sums for dweight and dbias in float32, by sample and channel, added in a fixed order and rounded once",
-        ),
+TRITON = kernel(
+    "group_norm",
+    saved=("x", "weight", "mean (N * G,) float32", "rstd (N * G,) float32"),
+    recomputed=("xhat = (x - mean) * rstd",),
+    gradients={
+        "x": "(dy * weight - mean of dy * weight - xhat * mean of dy * weight * xhat) * rstd, means over the group",
+        "weight": "sum over samples and positions of dy * xhat",
+        "bias": "sum over samples and positions of dy",
+    },
+    grid={
+        "_forward": "a whole group, read twice; N * G programs, if those are many or groups are small",
+        "_statistics": "every P-th tile of 4096 elements of a group; N * G x P, 4 a multiprocessor",
+        "_apply": "the same",
+        "_backward": "a whole group, read twice; N * G programs",
+        "_channel_sums": "every P-th tile of a block of channels",
+        "_dx": "every P-th tile of a group",
+        "_add_partials": "32 channels, over samples or programs",
+    },
+    precision=(
+        "statistics in float32 by Welford's method in each place of a tile, merged in a fixed order",
+        "sums for dweight and dbias in float32, by sample and channel, added in a fixed order and rounded once",
     ),
 )
 

@@ -1,16 +1,14 @@
 """modulated_rms_norm."""
 
-from liger import Kernel, Needs, Op, Option, Profile, Sweep
+from liger import Option, Sweep
+from liger_kernels_norm.declare.common import kernel, op
 
-OP = Op(
-    name="modulated_rms_norm",
-    public="liger_kernels_norm.modulated_rms_norm:modulated_rms_norm",
-    reference="liger_kernels_norm.modulated_rms_norm:modulated_rms_norm_reference",
+OP = op(
+    "modulated_rms_norm",
     options={
         "eps": Option(default=1e-6, values=(0.1,)),
         "cast": Option(default="llama", values=("fp32-weight",)),
     },
-    inputs="liger_kernels_norm.modulated_rms_norm:modulated_rms_norm_inputs",
     sizes={"B": (1, 2, 3), "T": (1, 5, 4), "H": (96, 511, 8200)},  # other kernels beyond 8192
     production=tuple({"B": 16, "T": 1024, "H": h} for h in (4096, 100, 8192, 16384)),
     sweeps=(
@@ -25,39 +23,27 @@ OP = Op(
     module="liger_kernels_norm.modules:ModulatedRMSNorm",
 )
 
-TRITON = Kernel(
-    op="modulated_rms_norm",
-    name="triton",
-    fn="liger_kernels_norm._modulated_rms_norm_triton:modulated_rms_norm_triton",
-    rank=10,
-    needs=Needs(
-        devices=("cuda", "xpu"),
-        dtypes=("float32", "float16", "bfloat16"),
-        max_size={"H": 65536},  # tested up to here
-        interpreter=True,
-    ),
-    bytes="liger_kernels_norm.modulated_rms_norm:modulated_rms_norm_bytes",
-    profile=Profile(
-        tier="reduction",
-        saved=("x", "scale", "weight", "rstd (B * T,) float32"),
-        recomputed=("xhat = x * rstd",),
-        gradients={
-            "x": "(g - xhat * mean(g * xhat)) * rstd, g = dy * (1 + scale) * weight",
-            "scale": "weight * P, P = sum over the sample's rows of dy * xhat",
-            "shift": "sum over the sample's rows of dy",
-            "weight": "sum over samples of (1 + scale) * P",
-        },
-        grid={
-            "_forward": "whole rows, 2048 elements or one row, twice if wider than 8192; ceil(B * T / rows) programs",
-            "_backward": "rows of one sample in turn, sums in registers; 4 programs a multiprocessor or one a sample",
-            "_row_means": "one row of more than 8192 columns; B * T programs",
-            "_sample_sums": "512 columns of a sample: its partial sums to its gradients",
-            "_add_partials": "32 columns of dweight",
-        },
-        precision=(
-            "statistics in float32; roundings on the way only in the forward, as cast says",
-            "sums over rows: partial sums in float32, added in a fixed order and rounded once",
-        ),
+TRITON = kernel(
+    "modulated_rms_norm",
+    widest=65536,
+    saved=("x", "scale", "weight", "rstd (B * T,) float32"),
+    recomputed=("xhat = x * rstd",),
+    gradients={
+        "x": "(g - xhat * mean(g * xhat)) * rstd, g = dy * (1 + scale) * weight",
+        "scale": "weight * P, P = sum over the sample's rows of dy * xhat",
+        "shift": "sum over the sample's rows of dy",
+        "weight": "sum over samples of (1 + scale) * P",
+    },
+    grid={
+        "_forward": "whole rows, 2048 elements or one row, twice if wider than 8192; ceil(B * T / rows) programs",
+        "_backward": "rows of one sample in turn, sums in registers; 4 programs a multiprocessor or one a sample",
+        "_row_means": "one row of more than 8192 columns; B * T programs",
+        "_sample_sums": "512 columns of a sample: its partial sums to its gradients",
+        "_add_partials": "32 columns of dweight",
+    },
+    precision=(
+        "statistics in float32; roundings on the way only in the forward, as cast says",
+        "sums over rows: partial sums in float32, added in a fixed order and rounded once",
     ),
 )
 

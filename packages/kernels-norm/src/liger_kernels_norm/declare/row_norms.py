@@ -2,14 +2,9 @@
 
 from collections.abc import Mapping
 
-from liger import Kernel, Needs, Op, Option, Profile, Sweep
+from liger import Kernel, Op, Option, Sweep
+from liger_kernels_norm.declare.common import PARTIALS, kernel, op
 
-NEEDS = Needs(
-    devices=("cuda", "xpu"),
-    dtypes=("float32", "float16", "bfloat16"),
-    max_size={"H": 131072},  # tested up to here
-    interpreter=True,
-)
 TIMED = ("rms_norm", "fused_add_rms_norm", "layer_norm")  # those with results in benchmarks/results
 EPS = Option(default=1e-5, values=(1e-3, 0.1))
 CAST = Option(default="llama", values=("fp32-weight", "gemma", "none"))
@@ -28,36 +23,32 @@ GRID = {
     "_add_partials": "16 to 128 columns of the partial sums of dweight or dbias; about 256 programs for each",
 }
 WIDE = (1, 96, 511, 9001, 1000, 16385, 33001)  # other kernels beyond 8192, 16384 and 32768
-PARTIALS = "dweight and dbias: partial sums in float32, one per program, added in a fixed order and rounded once"
+DW_DB = f"dweight and dbias: {PARTIALS}"
 
 
-def kernel(op: str, bytes_: str, **profile: object) -> Kernel:
-    """The Triton kernel of an op."""
-    return Kernel(
-        op=op,
-        name="triton",
-        fn=f"liger_kernels_norm._norm_triton:{op}_triton",
-        rank=10,
-        needs=NEEDS,
-        bytes=f"liger_kernels_norm.{bytes_}",
-        profile=Profile(tier="reduction", recomputed=("xhat = x * rstd",), **profile),  # type: ignore[arg-type]
+def row_kernel(op: str, bytes_: str = "rms_norm:norm_bytes", **profile: object) -> Kernel:
+    """The Triton kernel of an op of this family."""
+    return kernel(
+        op,
+        fn=f"_norm_triton:{op}_triton",
+        bytes_=bytes_,
+        widest=131072,
         measured=("sm90",) if op in TIMED else (),
+        recomputed=("xhat = x * rstd",),
+        **profile,  # type: ignore[arg-type]
     )
 
 
-def op(name: str, **fields: object) -> Op:
+def row_op(name: str, **fields: object) -> Op:
     """An op of this family, on rows of width H."""
     common: Mapping[str, object] = {
-        "public": f"liger_kernels_norm.{name}:{name}",
-        "reference": f"liger_kernels_norm.{name}:{name}_reference",
-        "inputs": f"liger_kernels_norm.{name}:{name}_inputs",
         "sizes": {"R": (1, 3, 7), "H": (96, 511, 9001)},
         "production": tuple({**ROWS, "H": h} for h in (4096, 128, 5120, 16384)),
         "sweeps": (WIDTHS,),
         "model": MODEL,
         "reduction": "H",
     }
-    return Op(name=name, **{**common, **fields})  # type: ignore[arg-type]
+    return op(name, **{**common, **fields})
 
 
 RMS_CASTS = (
@@ -69,7 +60,7 @@ RMS_DX = "(g - xhat * mean(g * xhat)) * rstd, g = dy * (offset + weight)"
 RMS_DW = "sum over rows of dy * xhat, xhat rounded as in the forward"
 LAYER_DX = "(g - mean(g) - xhat * mean(g * xhat)) * rstd, g = dy * weight"
 
-RMS_NORM = op(
+RMS_NORM = row_op(
     "rms_norm",
     options={"eps": Option(default=1e-6, values=(1e-5, 0.1)), "cast": CAST, "offset": OFFSET},
     sizes={"R": (1, 3, 7, 11), "H": WIDE},
@@ -84,7 +75,7 @@ RMS_NORM = op(
     mixed=("x", "weight"),
     module="liger_kernels_norm.modules:RMSNorm",
 )
-FUSED_ADD_RMS_NORM = op(
+FUSED_ADD_RMS_NORM = row_op(
     "fused_add_rms_norm",
     options={"eps": Option(default=1e-6, values=(0.1,)), "cast": CAST, "offset": OFFSET},
     sweeps=(Sweep(variable="H", values=(1024, 2048, 4096, 5120, 8192), fixed=ROWS),),
@@ -96,7 +87,7 @@ FUSED_ADD_RMS_NORM = op(
     mixed=("x", "residual", "weight"),
     module="liger_kernels_norm.modules:FusedAddRMSNorm",
 )
-LAYER_NORM = op(
+LAYER_NORM = row_op(
     "layer_norm",
     options={"eps": EPS},
     sizes={"R": (1, 3, 7), "H": (96, 9001, 511, 16385, 33001)},
@@ -110,14 +101,14 @@ LAYER_NORM = op(
     mixed=("x", "weight", "bias"),
     module="liger_kernels_norm.modules:LayerNorm",
 )
-COHERE_NORM = op(
+COHERE_NORM = row_op(
     "cohere_norm",
     options={"eps": EPS},
     variants=("heads",),
     mixed=("x", "weight"),
     module="liger_kernels_norm.modules:CohereNorm",
 )
-L2NORM = op(
+L2NORM = row_op(
     "l2norm",
     options={"eps": Option(default=1e-6, values=(0.1,)), "cast": Option(default="fp32", values=("none",))},
     production=tuple({**ROWS, "H": h} for h in (128, 4096, 16384)),
@@ -131,41 +122,37 @@ DECLARED: list[Op | Kernel] = [
     LAYER_NORM,
     COHERE_NORM,
     L2NORM,
-    kernel(
+    row_kernel(
         "rms_norm",
-        "rms_norm:norm_bytes",
         saved=("x", "weight", "rstd (R,) float32"),
         gradients={"x": RMS_DX, "weight": RMS_DW, "bias": "sum over rows of dy"},
         grid=GRID,
-        precision=(*RMS_CASTS, PARTIALS),
+        precision=(*RMS_CASTS, DW_DB),
     ),
-    kernel(
+    row_kernel(
         "fused_add_rms_norm",
-        "fused_add_rms_norm:fused_add_rms_norm_bytes",
+        bytes_="fused_add_rms_norm:fused_add_rms_norm_bytes",
         saved=("weight", "rstd (R,) float32"),
         gradients={"x": f"{RMS_DX}, + ds", "residual": "the same", "weight": RMS_DW},
         grid=GRID,
-        precision=("s is rounded before it is normalised", *RMS_CASTS, PARTIALS),
+        precision=("s is rounded before it is normalised", *RMS_CASTS, DW_DB),
     ),
-    kernel(
+    row_kernel(
         "layer_norm",
-        "rms_norm:norm_bytes",
         saved=("x", "weight", "bias", "mean (R,) float32", "rstd (R,) float32"),
         gradients={"x": LAYER_DX, "weight": "sum over rows of dy * xhat", "bias": "sum over rows of dy"},
         grid=GRID,
-        precision=("everything in float32, rounded once", "the variance is that of x - mean", PARTIALS),
+        precision=("everything in float32, rounded once", "the variance is that of x - mean", DW_DB),
     ),
-    kernel(
+    row_kernel(
         "cohere_norm",
-        "rms_norm:norm_bytes",
         saved=("x", "weight", "mean (R,) float32", "rstd (R,) float32"),
         gradients={"x": LAYER_DX, "weight": "sum over rows of dy * xhat, for each head"},
         grid=GRID,
-        precision=("everything in float32, rounded once", "the variance is that of x - mean", PARTIALS),
+        precision=("everything in float32, rounded once", "the variance is that of x - mean", DW_DB),
     ),
-    kernel(
+    row_kernel(
         "l2norm",
-        "rms_norm:norm_bytes",
         saved=("x", "rstd (R,) float32"),
         gradients={"x": "(dy - xhat * sum(dy * xhat)) * rstd"},
         grid={name: text for name, text in GRID.items() if name not in ("_backward_dw_wide", "_add_partials")},
