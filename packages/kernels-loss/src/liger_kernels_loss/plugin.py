@@ -4,9 +4,15 @@ from collections.abc import Sequence
 
 import liger
 from liger import Kernel, Op
-from liger_kernels_loss.declare import cross_entropy, divergences, linear_cross_entropy, linear_token_logprobs
+from liger_kernels_loss.declare import (
+    cross_entropy,
+    divergences,
+    linear_cross_entropy,
+    linear_distillation,
+    linear_token_logprobs,
+)
 
-PARTS = (cross_entropy, linear_cross_entropy, linear_token_logprobs, divergences)
+PARTS = (cross_entropy, linear_cross_entropy, linear_token_logprobs, divergences, linear_distillation)
 DECLARED: list[Op | Kernel] = [declared for part in PARTS for declared in part.DECLARED]
 
 
