@@ -53,8 +53,8 @@ def _step(
     if lump:
         top = torch.maximum(rows.top, own.amax(1))
         total = rows.total * (rows.top - top).exp() + (own - top[:, None]).exp().sum(1)
-    log_q = (own - top[:, None]) - total.log()[:, None]
-    found = _expected(p, logprobs - log_q).sum(1)
+    own.sub_(top[:, None])
+    found = _expected(p, logprobs - own + total.log()[:, None]).sum(1)
     if lump:
         rest = (1.0 - mass).clamp_(min=0.0)
         log_rest_q = (rows.top - top) + rows.total.log() - total.log()
@@ -65,7 +65,7 @@ def _step(
         mass = mass + rest
     losses.copy_(found if ignored is None else found.masked_fill(ignored, 0.0))
     if gradient:
-        d = (log_q.exp() * mass[:, None] - p) * (factor[:, None] / temperature)
+        d = own.exp_().mul_((mass / total)[:, None]).sub_(p).mul_(factor[:, None] / temperature)
         z.scatter_(1, indices, (d if ignored is None else d.masked_fill_(ignored[:, None], 0.0)).to(z.dtype))
 
 

@@ -13,7 +13,7 @@ SHARED = {
     "reduction": Option(default="mean", values=("sum", "none")),
     "num_items": Option(default=None, values=(7,)),
     "accum_dtype": Option(default=None, values=("float32",), silent=True),  # matters with many chunks
-    "workspace_mb": Option(default=None, values=(0.009,)),
+    "workspace_mb": Option(default=None, values=(0.0004,)),
 }
 HARD = Option(default=0.0, values=(0.3,))
 SWEEPS = (Sweep(variable="N", values=(4096, 8192, 16384), fixed={"H": 4096, "T": 4096, "V": 128256}),)
@@ -36,7 +36,7 @@ LINEAR_JSD = Op(
     reference=OPS + "linear_jsd:linear_jsd_reference",
     options={"beta": Option(default=0.5, values=(0.0, 1.0, 0.1)), **SHARED, "hard_weight": HARD},
     inputs=OPS + "linear_jsd:linear_jsd_inputs",
-    sizes={"N": (1, 3, 7), "H": (8, 33), "T": (16,), "V": (1, 97, 1025, 4098)},
+    sizes={"N": (1, 3, 7), "H": (8, 33), "T": (16,), "V": (1, 97, 4098)},
     production=tuple({"N": 16384, "H": 4096, "T": 4096, "V": v} for v in (128256, 151936, 128257)),
     sweeps=SWEEPS,
     model=MODEL,
@@ -50,12 +50,7 @@ LINEAR_KL = Op(  # linear_jsd under another name: sizes and variants that show t
     name="linear_kl",
     public=OPS + "linear_kl:linear_kl",
     reference=OPS + "linear_kl:linear_kl_reference",
-    options={
-        "reverse": Option(default=False, values=(True,)),
-        **SHARED,
-        "workspace_mb": Option(default=None, values=(0.0009,)),
-        "hard_weight": HARD,
-    },
+    options={"reverse": Option(default=False, values=(True,)), **SHARED, "hard_weight": HARD},
     inputs=OPS + "linear_jsd:linear_jsd_inputs",
     sizes={"N": (1, 3, 7), "H": (8,), "T": (16,), "V": (97,)},
     production=({"N": 16384, "H": 4096, "T": 4096, "V": 128256},),
@@ -71,7 +66,7 @@ LINEAR_TOPK_KL = Op(
     reference=OPS + "linear_topk_kl:linear_topk_kl_reference",
     options={"tail": Option(default="ignore", values=("lump",)), **SHARED},
     inputs=OPS + "linear_topk_kl:linear_topk_kl_inputs",
-    sizes={"N": (1, 3, 7), "H": (8, 33), "V": (1, 97, 1025, 4097), "k": (1, 8, 20)},
+    sizes={"N": (1, 3, 7), "H": (8, 33), "V": (1, 97, 4097), "k": (1, 8, 20)},
     production=tuple({"N": 16384, "H": 4096, "V": v, "k": 64} for v in (128256, 128257)),
     sweeps=(Sweep(variable="N", values=(4096, 8192, 16384), fixed={"H": 4096, "V": 128256, "k": 64}),),
     model=MODEL,
