@@ -28,7 +28,7 @@ class Backend(NamedTuple):
 
     step: Callable[..., None]
     scale: Callable[..., None]
-    pair: Callable[..., None]
+    pair: Callable[..., None] | None = None
 
 
 BACKENDS: dict[str, Backend] = {}

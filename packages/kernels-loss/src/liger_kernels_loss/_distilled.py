@@ -74,17 +74,18 @@ def _pairs(
     size = chunk_rows(hidden.shape[0], weight.shape[0], item, workspace_mb, hidden.device.type)
     logits = teacher_hidden.new_empty((min(size, hidden.shape[0]), weight.shape[0]))
     soft, hard = _shares(scaled_upstream(dloss, scale, hidden), hard_weight, hidden)
-    use = BACKENDS[backend]
+    use, pair = BACKENDS[backend], BACKENDS[backend].pair
+    assert pair is not None
 
     def step(part: slice, z: torch.Tensor) -> None:
         t, y, found = logits[: z.shape[0]], among(target, part), losses[part]
         head(teacher_hidden[part], teacher_weight, teacher_bias, out=t)
         dz, dt = (z, t) if any(needs) else (None, None)
         if hard is None:
-            use.pair(z, t, y, among(soft, part), found, beta, temperature, ignore_index, dz)
+            pair(z, t, y, among(soft, part), found, beta, temperature, ignore_index, dz)
             return
         # the teacher's logits are needed once: their place takes the gradient of the soft part, z that of the hard one
-        use.pair(z, t, y, soft[part], found, beta, temperature, ignore_index, dt)
+        pair(z, t, y, soft[part], found, beta, temperature, ignore_index, dt)
         rows = torch.empty_like(found)
         use.step(z, y, None, Upstream(hard[part]), Rows(rows), Loss(ignore_index, 0.0, None, 1.0, 1.0, 0.0), dz)
         found.mul_(1.0 - hard_weight).add_(rows, alpha=hard_weight)

@@ -176,7 +176,7 @@ def torch_scale(x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> Non
         b.copy_(a.to(factor.dtype) * factor)
 
 
-BACKENDS["torch"] = Backend(torch_step, torch_scale, torch_pair)
+BACKENDS["torch"] = Backend(torch_step, torch_scale, pair=torch_pair)
 
 
 def linear_cross_entropy_torch(*tensors: Any, **options: Any) -> torch.Tensor | CrossEntropyOutput:

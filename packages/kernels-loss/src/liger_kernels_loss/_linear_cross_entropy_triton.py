@@ -44,7 +44,7 @@ def _launch_scale(x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> N
     launch(_scale, (ceil_div(x.numel(), block),), (factor, x, out), (x.numel(),), num_warps=4, BLOCK=block)
 
 
-BACKENDS["triton"] = Backend(launch_rows, _launch_scale, launch_pairs)
+BACKENDS["triton"] = Backend(launch_rows, _launch_scale, pair=launch_pairs)
 
 
 def linear_cross_entropy_triton(*tensors: Any, **options: Any) -> torch.Tensor | CrossEntropyOutput:
