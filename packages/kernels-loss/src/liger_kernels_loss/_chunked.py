@@ -1,7 +1,8 @@
-"""The chunk loop of head and loss, and its autograd.Function, for any device and backend.
+"""The chunk loop of head and loss, and its autograd.Function, for any loss, device and backend.
 
-A backend does two things: ``step`` turns a chunk's logits into the rows' results and, in place, dlogits; ``scale``
-multiplies a gradient by the upstream gradient. All products are torch's.
+A backend does three things: ``step`` and ``pair`` turn a chunk's logits into the rows' results and dlogits, the former
+with labels, the latter with a teacher's logits; ``scale`` multiplies a gradient by the upstream gradient. All products
+are torch's.
 """
 
 from __future__ import annotations
@@ -12,21 +13,23 @@ from typing import Any, NamedTuple
 import torch
 
 from liger.launch import private_op, refuse_second_derivative
-from liger_kernels_loss._chunks import add_product, chunk_rows, mantissa, no_autocast, unscaled, worth_fp32
-from liger_kernels_loss._loss import Loss, RowResults, Rows, Upstream, Wants, combine, is_soft, spread, stat_dtype
-from liger_kernels_loss._result import CrossEntropyOutput, Result, make_result
+from liger_kernels_loss._chunks import add_product, no_autocast, unscaled, worth_fp32
+from liger_kernels_loss._loss import RowResults, Rows, Upstream, Wants, combine, stat_dtype
+from liger_kernels_loss._result import Result
 from liger_kernels_loss.transforms import head
 
 
 class Backend(NamedTuple):
-    """What differs between kernels; ``_linear_cross_entropy_torch`` says what each does.
+    """What differs between kernels; ``_linear_cross_entropy_torch`` and ``_divergence_torch`` say what each does.
 
-    ``step(logits, target, class_weight, upstream, rows, loss, out)`` and ``scale(x, factor, out)``. The size of
-    a chunk depends on ``classes``, if not on those of the weight: ranks that meet in each step take the same chunks.
+    ``step(logits, target, class_weight, upstream, rows, loss, out)``, ``scale(x, factor, out)`` and
+    ``pair(student, teacher, target, factor, losses, beta, temperature, ignore_index, out)``. The size of a chunk
+    depends on ``classes``, if not on those of the weight: ranks that meet in each step take the same chunks.
     """
 
     step: Callable[..., None]
     scale: Callable[..., None]
+    pair: Callable[..., None] | None = None
     classes: int = 0
 
 
@@ -49,8 +52,21 @@ class Chunking(NamedTuple):
     workspace_mb: float | None
 
 
+class Work(NamedTuple):
+    """What is computed of the chunks.
+
+    ``run(hidden, weight, bias, tensors, upstream, scale, options, wants, needs)`` returns the fields of ``Rows`` and,
+    one after another, dhidden, dweight and dbias, which are empty where not needed. ``tensors`` are what it reads
+    beside the head, ``options`` begin with those of ``Chunking``.
+    """
+
+    run: Callable[..., tuple[Rows, Sequence[torch.Tensor]]]
+    tensors: tuple[torch.Tensor | None, ...]
+    options: tuple[Any, ...]
+
+
 # -- The chunk loop ----------------------------------------------------------------------------------------------------
-def _gradients(
+def gradients_like(
     hidden: torch.Tensor, weight: torch.Tensor, accum_dtype: torch.dtype | None, needs: Needs
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """dhidden, dweight and dbias to be; what is not needed is empty.
@@ -63,105 +79,39 @@ def _gradients(
     return dx, dw, weight.new_empty(weight.shape[0] if needs.bias else 0, dtype=stat_dtype(hidden))
 
 
-def _fake(
+def each_chunk(
+    step: Callable[[slice, torch.Tensor], None],
+    size: int,
     hidden: torch.Tensor,
     weight: torch.Tensor,
-    target: torch.Tensor,
     bias: torch.Tensor | None,
-    class_weight: torch.Tensor | None,
-    dloss: torch.Tensor | None,
-    dlse: torch.Tensor | None,
-    dentropy: torch.Tensor | None,
-    scale: torch.Tensor | None,
-    backend: str,
     accum_dtype: torch.dtype | None,
-    workspace_mb: float | None,
-    ignore_index: int,
-    label_smoothing: float,
-    softcap: float | None,
-    logit_scale: float,
-    temperature: float,
-    z_loss: float,
-    lse: bool,
-    entropy: bool,
-    best: bool,
-    need_hidden: bool,
-    need_weight: bool,
-    need_bias: bool,
-) -> tuple[torch.Tensor | None, ...]:
-    rows = Rows.empty(hidden.shape[0], hidden, Wants(lse, entropy, best))
-    return *rows, *_gradients(hidden, weight, accum_dtype, Needs(need_hidden, need_weight, need_bias))
+    needs: Needs,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """dhidden (N, H), dweight (V, H) and dbias (V,), empty where not needed.
 
-
-@private_op("linear_cross_entropy", _fake)
-def chunked(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    target: torch.Tensor,
-    bias: torch.Tensor | None,
-    class_weight: torch.Tensor | None,
-    dloss: torch.Tensor | None,
-    dlse: torch.Tensor | None,
-    dentropy: torch.Tensor | None,
-    scale: torch.Tensor | None,
-    backend: str,
-    accum_dtype: torch.dtype | None,
-    workspace_mb: float | None,
-    ignore_index: int,
-    label_smoothing: float,
-    softcap: float | None,
-    logit_scale: float,
-    temperature: float,
-    z_loss: float,
-    lse: bool,
-    entropy: bool,
-    best: bool,
-    need_hidden: bool,
-    need_weight: bool,
-    need_bias: bool,
-) -> tuple[
-    torch.Tensor,
-    torch.Tensor,
-    torch.Tensor,
-    torch.Tensor,
-    torch.Tensor,
-    torch.Tensor,
-    torch.Tensor,
-    torch.Tensor,
-]:
-    """hidden (N, H), target (N,) or (N, V) -> the fields of ``Rows``; dhidden (N, H), dweight (V, H), dbias (V,) fp32.
-
-    ``dloss``, ``dlse`` and ``dentropy`` (N,) are the rows' upstream gradients. ``scale``, 0-dimensional, multiplies all
-    of them, except for its power of two, which ``unscaled`` brings in. Gradients that are not needed are empty.
+    ``step(rows, logits)`` makes dlogits of the logits of up to ``size`` rows in place, if there is anything to need.
     """
-    loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
-    needs = Needs(need_hidden, need_weight, need_bias)
-    rows = Rows.empty(hidden.shape[0], hidden, Wants(lse, entropy, best))
-    dx, dw, db = _gradients(hidden, weight, accum_dtype, needs)
+    dx, dw, db = gradients_like(hidden, weight, accum_dtype, needs)
     N, V = hidden.shape[0], weight.shape[0]
-    size = chunk_rows(N, BACKENDS[backend].classes or V, hidden.element_size(), workspace_mb, hidden.device.type)
     wide = accum_dtype is None and dw.dtype == torch.bfloat16 and worth_fp32(dw.numel(), size, N)
-    total = torch.empty_like(dw, dtype=torch.float32) if need_weight and wide else dw
+    total = torch.empty_like(dw, dtype=torch.float32) if needs.weight and wide else dw
     logits = hidden.new_empty((min(size, N), V))
-    if scale is not None:
-        dloss = spread(mantissa(scale), hidden) if dloss is None else dloss * mantissa(scale)
-    upstream = Upstream(dloss, dlse, dentropy)
     with torch.no_grad(), no_autocast(hidden.device.type):
         for start in range(0, N, size):
             part = slice(start, start + size)
             h, z = hidden[part], logits[: min(size, N - start)]
             head(h, weight, bias, out=z)
-            out = z if any(needs) else None
-            BACKENDS[backend].step(z, target[part], class_weight, upstream.part(part), rows.part(part), loss, out)
-            if need_hidden:
+            step(part, z)
+            if needs.hidden:
                 torch.mm(z, weight, out=dx[part])
-            if need_weight:
+            if needs.weight:
                 add_product(total, z, h, first=start == 0)
-            if need_bias:
+            if needs.bias:
                 db.copy_(z.sum(0, dtype=db.dtype)) if start == 0 else db.add_(z.sum(0, dtype=db.dtype))
         if N == 0:
             total.zero_(), db.zero_()
-    return *rows, dx, dw if total is dw else dw.copy_(total), db  # type: ignore[return-value]
+    return dx, dw if total is dw else dw.copy_(total), db
 
 
 # -- Scaling -----------------------------------------------------------------------------------------------------------
@@ -189,9 +139,9 @@ def _scaled_in_place(
 
 
 def _scale_all(ctx: Any, made: Sequence[torch.Tensor], dy: Any, by: Callable[..., torch.Tensor]) -> list[Any]:
-    """The gradients that are needed, times ``dy`` and what ``chunked`` left out of the scale."""
+    """The gradients that are needed, times ``dy`` and what ``Work.run`` left out of the scale."""
     each = zip(made, ctx.dtypes, ctx.needs, strict=True)
-    return [by(x, dy, ctx.scale, dtype, ctx.options[0]) if needed else None for x, dtype, needed in each]
+    return [by(x, dy, ctx.scale, dtype, ctx.work.options[0]) if needed else None for x, dtype, needed in each]
 
 
 # -- Autograd ----------------------------------------------------------------------------------------------------------
@@ -210,28 +160,21 @@ class _Linear(torch.autograd.Function):
         hidden: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
-        class_weight: torch.Tensor | None,
+        work: Work,
         result: Result,
-        chunking: Chunking,
         needs: Needs,
         op: str,
     ) -> tuple[torch.Tensor | None, ...]:
-        inputs = hidden, weight, result.target, bias, class_weight
         scale = None if result.by is None else result.by.reciprocal()
-        ctx.op, ctx.options, ctx.needs, ctx.compiled = (
-            op,
-            (*chunking, *result.loss),
-            needs,
-            torch.compiler.is_compiling(),
-        )
+        ctx.op, ctx.needs, ctx.compiled = op, needs, torch.compiler.is_compiling()
         now = needs if result.reduced else Needs(False, False, False)
-        found = chunked(*inputs, result.token_weight, None, None, scale, *ctx.options, *result.wants, *now)
-        rows, made = Rows(*found[:5]), found[5:]
+        upstream = Upstream(result.token_weight)
+        rows, made = work.run(hidden, weight, bias, work.tensors, upstream, scale, work.options, result.wants, now)
         ctx.made = made if any(now) and not ctx.compiled else None
         kept = made if any(now) and ctx.compiled else (None, None, None)
-        ctx.save_for_backward(*inputs, result.token_weight, scale, *kept)
+        ctx.save_for_backward(hidden, weight, bias, *work.tensors, result.token_weight, scale, *kept)
         ctx.set_materialize_grads(False)
-        ctx.scale, ctx.dtypes = scale, (hidden.dtype, weight.dtype, weight.dtype)
+        ctx.scale, ctx.dtypes, ctx.work = scale, (hidden.dtype, weight.dtype, weight.dtype), work._replace(tensors=())
         wants = result.wants
         lse = rows.top + rows.total.log() if wants.lse else None  # type: ignore[operator, union-attr]
         if wants.best:
@@ -245,70 +188,29 @@ class _Linear(torch.autograd.Function):
         made, ctx.made = ctx.made, None
         of_the_loss = dy[0] is not None and all(d is None for d in dy[1:])
         if made is not None and of_the_loss:  # saved tensors are not looked at: they may have changed since
-            return *_scale_all(ctx, made, dy[0], _scaled_in_place), *[None] * 5, None
+            return *_scale_all(ctx, made, dy[0], _scaled_in_place), *[None] * 4
         del made
-        *inputs, token_weight, scale, dx, dw, db = ctx.saved_tensors
+        hidden, weight, bias, *tensors, token_weight, scale, dx, dw, db = ctx.saved_tensors
         if of_the_loss:
             made = (dx, dw, db)
             if dw is None:
-                again = (token_weight, None, None, scale, *ctx.options, *Wants())
-                made = chunked(*inputs, *again, *ctx.needs)[5:]
-            return *_scale_all(ctx, made, dy[0], _scaled if ctx.compiled else _scaled_in_place), *[None] * 5
+                upstream = Upstream(token_weight)
+                made = ctx.work.run(
+                    hidden, weight, bias, tensors, upstream, scale, ctx.work.options, Wants(), ctx.needs
+                )[1]
+            return *_scale_all(ctx, made, dy[0], _scaled if ctx.compiled else _scaled_in_place), *[None] * 4
         factor = token_weight if scale is None else scale if token_weight is None else token_weight * scale
-        upstream = combine(dy[0], factor, *dy[1:4], like=inputs[0])
-        made = chunked(*inputs, *upstream, None, *ctx.options, *Wants(), *ctx.needs)[5:]
+        upstream = combine(dy[0], factor, *dy[1:4], like=hidden)
+        made = ctx.work.run(hidden, weight, bias, tensors, upstream, None, ctx.work.options, Wants(), ctx.needs)[1]
         out = [x.to(d) if needed else None for x, d, needed in zip(made, ctx.dtypes, ctx.needs, strict=True)]
-        return *out, *[None] * 5
+        return *out, *[None] * 4
 
 
-def rows_of(
-    op: str,
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    class_weight: torch.Tensor | None,
-    result: Result,
-    chunking: Chunking,
-    compact: bool,
+def linear_rows(
+    op: str, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, work: Work, result: Result
 ) -> tuple[torch.Tensor | None, RowResults]:
-    """hidden (N, H) and the head -> the reduced loss, None without a reduction, and the results of the rows.
-
-    ``compact`` leaves ignored rows out before the product, which waits for the device.
-    """
-    if compact and not is_soft(result.target) and not torch.compiler.is_compiling():
-        ignore_index = result.loss.ignore_index
-        kept = (result.target != ignore_index).nonzero().squeeze(1)
-        total, rows = rows_of(op, hidden[kept], weight, bias, class_weight, result.of(kept), chunking, False)
-        return total, rows.among(kept, hidden.shape[0], ignore_index)
+    """hidden (N, H) and the head -> the reduced loss, None without a reduction, and the results of the rows."""
     enabled = torch.is_grad_enabled()  # under no_grad a Function's needs_input_grad still says True
     needs = Needs(*[enabled and t is not None and t.requires_grad for t in (hidden, weight, bias)])
-    total, *found = _Linear.apply(hidden, weight, bias, class_weight, result, chunking, needs, op)  # type: ignore[no-untyped-call]
+    total, *found = _Linear.apply(hidden, weight, bias, work, result, needs, op)  # type: ignore[no-untyped-call]
     return total, RowResults(*found)
-
-
-def linear_cross_entropy_chunked(
-    backend: str,
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    target: torch.Tensor,
-    bias: torch.Tensor | None,
-    class_weight: torch.Tensor | None,
-    token_weight: torch.Tensor | None,
-    *,
-    reduction: str,
-    num_items: int | float | torch.Tensor | None,
-    returns: tuple[str, ...],
-    check_labels: bool,
-    accum_dtype: torch.dtype | None,
-    workspace_mb: float | None,
-    compact: bool,
-    **loss: Any,
-) -> torch.Tensor | CrossEntropyOutput:
-    """See ``liger_kernels_loss.linear_cross_entropy``."""
-    del check_labels
-    flat = hidden.reshape(-1, hidden.shape[-1])
-    class_weight = None if class_weight is None else class_weight.contiguous()
-    result = make_result(target, class_weight, token_weight, flat, Loss(**loss), reduction, num_items, returns)
-    chunking = Chunking(backend, accum_dtype, workspace_mb)
-    total, rows = rows_of("linear_cross_entropy", flat, weight, bias, class_weight, result, chunking, compact)
-    return result.finish(rows, total)

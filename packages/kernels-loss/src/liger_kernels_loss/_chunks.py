@@ -16,6 +16,19 @@ ACCELERATOR_MB, ACCELERATOR_ROWS = (512, 1280), (1024, 4096)
 CPU_MB, CPU_ROWS = 64, (64, 4096)  # as fast as 256 MiB within the noise; 8 MiB takes half as long again
 
 
+# Elements that passes in torch work on at a time: on a CPU they stay in cache, elsewhere launches matter more.
+CPU_BLOCK, BLOCK = 1 << 18, 1 << 25
+
+
+def block_elements(x: torch.Tensor) -> int:
+    return CPU_BLOCK if x.device.type == "cpu" else BLOCK
+
+
+def block_rows(x: torch.Tensor) -> int:
+    """Rows of x (n, V) in a block of that size."""
+    return max(1, block_elements(x) // x.shape[1])
+
+
 def chunk_rows(rows: int, classes: int, item: int, workspace_mb: float | None, device: str) -> int:
     """Rows of one chunk, evened out so that the last chunk is not a small one."""
     most = _most_rows(rows, classes * item, workspace_mb, device)

@@ -10,44 +10,50 @@ from liger.dispatch import check_number, check_tensor
 
 
 def check_head(
-    op: str, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    op: str, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, whose: str = ""
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Return hidden (..., H), weight (V, H) and bias (V,) or None in the dtype of ``torch.nn.functional.linear``.
+
+    ``whose`` stands before their names: "student_".
 
     Raises:
         TypeError: one is not floating, lies on another device, or has another dtype outside autocast.
         ValueError: shapes do not match, or the weight is empty.
     """
-    _check_tensors(op, hidden, weight, bias)
+    _check_tensors(op, hidden, weight, bias, whose)
     hidden, weight, bias = _autocast(hidden, weight, bias)
-    _check_dtypes(op, hidden, weight, bias)
+    _check_dtypes(op, hidden, weight, bias, whose)
     return hidden, weight, bias
 
 
-def _check_tensors(op: str, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+def _check_tensors(op: str, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, whose: str) -> None:
     for name, tensor in (("hidden", hidden), ("weight", weight), *((("bias", bias),) if bias is not None else ())):
-        check_tensor(op, name, tensor)
+        check_tensor(op, whose + name, tensor)
     if hidden.dim() == 0 or not hidden.dtype.is_floating_point:
         raise TypeError(
-            f"{op}: hidden must be floating with at least one dimension, got {hidden.dtype} {tuple(hidden.shape)}"
+            f"{op}: {whose}hidden must be floating with at least one dimension, "
+            f"got {hidden.dtype} {tuple(hidden.shape)}"
         )
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and (not tensor.dtype.is_floating_point or tensor.device != hidden.device):
             raise TypeError(
-                f"{op}: {name} must be floating on {hidden.device} like hidden, got {tensor.dtype} on {tensor.device}"
+                f"{op}: {whose}{name} must be floating on {hidden.device} like {whose}hidden, "
+                f"got {tensor.dtype} on {tensor.device}"
             )
     if weight.numel() == 0:
         raise ValueError(
-            f"{op}: weight has shape {tuple(weight.shape)}, expected (V, {hidden.shape[-1]}) with V at least 1; "
+            f"{op}: {whose}weight has shape {tuple(weight.shape)}, expected (V, {hidden.shape[-1]}) with V at least 1; "
             "an empty head weight is usually a sharded parameter that was not gathered"
         )
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
         raise ValueError(
-            f"{op}: weight has shape {tuple(weight.shape)}, expected (V, {hidden.shape[-1]}) "
-            f"from the last dimension of hidden {tuple(hidden.shape)}"
+            f"{op}: {whose}weight has shape {tuple(weight.shape)}, expected (V, {hidden.shape[-1]}) "
+            f"from the last dimension of {whose}hidden {tuple(hidden.shape)}"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"{op}: bias has shape {tuple(bias.shape)}, expected ({weight.shape[0]},) from weight")
+        raise ValueError(
+            f"{op}: {whose}bias has shape {tuple(bias.shape)}, expected ({weight.shape[0]},) from {whose}weight"
+        )
 
 
 def _autocast(
@@ -65,11 +71,12 @@ def _autocast(
     return hidden, weight, bias
 
 
-def _check_dtypes(op: str, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+def _check_dtypes(op: str, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, whose: str) -> None:
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != hidden.dtype:
             raise TypeError(
-                f"{op}: {name} is {tensor.dtype} but hidden is {hidden.dtype}; expected equal dtypes outside autocast"
+                f"{op}: {whose}{name} is {tensor.dtype} but {whose}hidden is {hidden.dtype}; "
+                f"expected equal dtypes outside autocast"
             )
 
 

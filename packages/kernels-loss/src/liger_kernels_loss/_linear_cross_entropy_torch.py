@@ -6,19 +6,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from liger_kernels_loss._chunked import BACKENDS, Backend, linear_cross_entropy_chunked
+from liger_kernels_loss._chunked import BACKENDS, Backend
+from liger_kernels_loss._chunks import block_elements, block_rows
+from liger_kernels_loss._distilled import linear_jsd_chunked, linear_kl_chunked
+from liger_kernels_loss._divergence_torch import torch_pair
+from liger_kernels_loss._labels_chunked import linear_cross_entropy_chunked
 from liger_kernels_loss._loss import Loss, Rows, Upstream, class_total, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput
+from liger_kernels_loss._topk import linear_topk_kl_chunked
 from liger_kernels_loss.linear_logits_stats import LogitsStats, logits_stats_chunked
 from liger_kernels_loss.linear_token_logprobs import TokenLogprobs, token_logprobs_chunked
 from liger_kernels_loss.transforms import inner_and_outer, transform_
-
-# Elements worked on at a time: on a CPU the passes over them stay in cache, elsewhere launches matter more.
-CPU_BLOCK, BLOCK = 1 << 18, 1 << 25
-
-
-def block_elements(x: torch.Tensor) -> int:
-    return CPU_BLOCK if x.device.type == "cpu" else BLOCK
 
 
 def torch_step(
@@ -34,7 +32,7 @@ def torch_step(
 
     ``out`` must be the logits themselves.
     """
-    size = max(1, block_elements(logits) // logits.shape[1])
+    size = block_rows(logits)
     total = class_total(class_weight, loss)
     for start in range(0, logits.shape[0], size):
         part = slice(start, start + size)
@@ -178,7 +176,7 @@ def torch_scale(x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> Non
         b.copy_(a.to(factor.dtype) * factor)
 
 
-BACKENDS["torch"] = Backend(torch_step, torch_scale)
+BACKENDS["torch"] = Backend(torch_step, torch_scale, pair=torch_pair)
 
 
 def linear_cross_entropy_torch(*tensors: Any, **options: Any) -> torch.Tensor | CrossEntropyOutput:
@@ -194,3 +192,18 @@ def linear_token_logprobs_torch(*tensors: Any, **options: Any) -> TokenLogprobs:
 def linear_logits_stats_torch(*tensors: Any, **options: Any) -> LogitsStats:
     """See ``liger_kernels_loss.linear_logits_stats``."""
     return logits_stats_chunked("torch", *tensors, **options)
+
+
+def linear_jsd_torch(*tensors: Any, **options: Any) -> torch.Tensor:
+    """See ``liger_kernels_loss.linear_jsd``."""
+    return linear_jsd_chunked("torch", *tensors, **options)
+
+
+def linear_kl_torch(*tensors: Any, **options: Any) -> torch.Tensor:
+    """See ``liger_kernels_loss.linear_kl``."""
+    return linear_kl_chunked("torch", *tensors, **options)
+
+
+def linear_topk_kl_torch(*tensors: Any, **options: Any) -> torch.Tensor:
+    """See ``liger_kernels_loss.linear_topk_kl``."""
+    return linear_topk_kl_chunked("torch", *tensors, **options)

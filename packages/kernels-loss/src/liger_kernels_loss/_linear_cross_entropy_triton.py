@@ -12,9 +12,13 @@ import triton
 import triton.language as tl
 
 from liger.launch import ceil_div, launch
-from liger_kernels_loss._chunked import BACKENDS, Backend, linear_cross_entropy_chunked
+from liger_kernels_loss._chunked import BACKENDS, Backend
+from liger_kernels_loss._distilled import linear_jsd_chunked, linear_kl_chunked
+from liger_kernels_loss._labels_chunked import linear_cross_entropy_chunked
+from liger_kernels_loss._pairs_triton import launch_pairs
 from liger_kernels_loss._result import CrossEntropyOutput
 from liger_kernels_loss._soft_triton import launch_rows
+from liger_kernels_loss._topk import linear_topk_kl_chunked
 from liger_kernels_loss.linear_logits_stats import LogitsStats, logits_stats_chunked
 from liger_kernels_loss.linear_token_logprobs import TokenLogprobs, token_logprobs_chunked
 
@@ -40,7 +44,7 @@ def _launch_scale(x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor) -> N
     launch(_scale, (ceil_div(x.numel(), block),), (factor, x, out), (x.numel(),), num_warps=4, BLOCK=block)
 
 
-BACKENDS["triton"] = Backend(launch_rows, _launch_scale)
+BACKENDS["triton"] = Backend(launch_rows, _launch_scale, pair=launch_pairs)
 
 
 def linear_cross_entropy_triton(*tensors: Any, **options: Any) -> torch.Tensor | CrossEntropyOutput:
@@ -56,3 +60,18 @@ def linear_token_logprobs_triton(*tensors: Any, **options: Any) -> TokenLogprobs
 def linear_logits_stats_triton(*tensors: Any, **options: Any) -> LogitsStats:
     """See ``liger_kernels_loss.linear_logits_stats``."""
     return logits_stats_chunked("triton", *tensors, **options)
+
+
+def linear_jsd_triton(*tensors: Any, **options: Any) -> torch.Tensor:
+    """See ``liger_kernels_loss.linear_jsd``."""
+    return linear_jsd_chunked("triton", *tensors, **options)
+
+
+def linear_kl_triton(*tensors: Any, **options: Any) -> torch.Tensor:
+    """See ``liger_kernels_loss.linear_kl``."""
+    return linear_kl_chunked("triton", *tensors, **options)
+
+
+def linear_topk_kl_triton(*tensors: Any, **options: Any) -> torch.Tensor:
+    """See ``liger_kernels_loss.linear_topk_kl``."""
+    return linear_topk_kl_chunked("triton", *tensors, **options)

@@ -36,11 +36,24 @@ def check_pair(op: str, student: torch.Tensor, teacher: torch.Tensor, names: tup
         raise ValueError(
             f"{op}: {names[1]} has shape {tuple(teacher.shape)}, expected {tuple(student.shape)} like {names[0]}"
         )
-    if teacher.requires_grad and torch.is_grad_enabled():
+    check_frozen(op, names[1], teacher)
+
+
+def check_frozen(op: str, name: str, teacher: torch.Tensor | None) -> None:
+    """ValueError if ``teacher`` requires a gradient."""
+    if teacher is not None and teacher.requires_grad and torch.is_grad_enabled():
         raise ValueError(
-            f"{op}: {names[1]} requires a gradient, which this op does not give; pass {names[1]}.detach(), and for its "
+            f"{op}: {name} requires a gradient, which this op does not give; pass {name}.detach(), and for its "
             f"gradient call the op a second time with the roles exchanged"
         )
+
+
+def check_beta(op: str, beta: float) -> float:
+    """beta as a float; TypeError if it is no number, ValueError outside [0, 1]."""
+    value = check_number(op, "beta", beta)
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{op}: beta is {beta!r}, expected a number in [0, 1]")
+    return value
 
 
 def check_rows(
@@ -58,16 +71,21 @@ def check_rows(
         TypeError: an argument is of the wrong type, or a tensor is not of the right kind or lies on another device.
         ValueError: shapes do not match, an option lies outside its range, or the teacher requires a gradient.
     """
-    if reduction == "batchmean":
-        raise ValueError(
-            f"{op}: reduction is 'batchmean', expected one of {', '.join(REDUCTIONS)}: 'mean' is over rows"
-        )
-    check_options(op, Loss(ignore_index, 0.0, None, 1.0, 1.0, 0.0), reduction, num_items)
+    check_reduction(op, ignore_index, reduction, num_items)
     check_pair(op, student, teacher, ("student", "teacher"))
     if student.dim() == 0 or student.shape[-1] == 0:
         raise ValueError(f"{op}: student has shape {tuple(student.shape)}, expected (..., V) with at least one class")
     if target is not None:
         check_target(op, target, student, "student", student.shape[-1], soft=False)
+
+
+def check_reduction(op: str, ignore_index: int, reduction: str, num_items: NumItems) -> None:
+    """How rows become the loss; TypeError or ValueError for what is of the wrong type or outside its range."""
+    if reduction == "batchmean":
+        raise ValueError(
+            f"{op}: reduction is 'batchmean', expected one of {', '.join(REDUCTIONS)}: 'mean' is over rows"
+        )
+    check_options(op, Loss(ignore_index, 0.0, None, 1.0, 1.0, 0.0), reduction, num_items)
 
 
 def check_temperature(op: str, temperature: float) -> float:

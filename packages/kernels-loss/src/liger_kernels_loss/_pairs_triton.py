@@ -75,22 +75,62 @@ def _rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """student and teacher (..., V) of any strides -> losses (...,) fp32, dstudent (..., V) contiguous, or None."""
     rows, made = _rows_fake(student, teacher, target, dy, op, form, beta, temperature, ignore_index, loss, gradient)
-    V, device = student.shape[-1], gpu(student.device)
+    labels = None if target is None else target.contiguous()
+    factor = None if dy is None else dy.reshape(-1)  # a gradient may arrive expanded
+    _launch(
+        student.contiguous(), teacher.contiguous(), labels, factor, rows, form, beta, temperature, ignore_index, made
+    )
+    return rows, made
+
+
+def _launch(
+    student: torch.Tensor,
+    teacher: torch.Tensor,
+    labels: torch.Tensor | None,
+    factor: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    form: str,
+    beta: float,
+    temperature: float,
+    ignore_index: int,
+    made: torch.Tensor | None,
+) -> None:
+    """Contiguous student and teacher (..., V) -> losses into ``rows``, the gradient into ``made``, where given.
+
+    ``made`` may be the student or the teacher: each value is read before it is written, by one thread.
+    """
+    V, device, gradient = student.shape[-1], gpu(student.device), made is not None
     R = student.numel() // V
     chosen = {**_settings(V, max(student.element_size(), teacher.element_size()), form, device)}
     grid = (min(R, chosen.pop("PROGRAMS") * device.processors),)
     blocks = ceil_div(V, chosen["DEPTH"] * chosen["THREADS"] * chosen["EACH"])
-    labels = None if target is None else target.contiguous()
-    factor = None if dy is None else dy.reshape(-1)  # a gradient may arrive expanded
     stride = 0 if factor is None or factor.numel() == 1 else factor.stride(0)
-    tensors = (student.contiguous(), teacher.contiguous(), labels, factor, rows, made)
+    tensors = (student, teacher, labels, factor, rows, made)
     numbers: tuple[float, ...] = (R, blocks, stride, ignore_index)
     if form == "cosine":
         launch(cosines, grid, tensors, numbers, V=V, **chosen, GRADIENT=gradient)
     else:
         numbers = (*numbers, beta, math.log2(math.e) / temperature, 1.0 / temperature)
         launch(divergences, grid, tensors, numbers, V=V, **chosen, FORM=FORMS[form].value, GRADIENT=gradient)
-    return rows, made
+
+
+def launch_pairs(
+    student: torch.Tensor,
+    teacher: torch.Tensor,
+    target: torch.Tensor | None,
+    factor: torch.Tensor | None,
+    losses: torch.Tensor,
+    beta: float,
+    temperature: float,
+    ignore_index: int,
+    out: torch.Tensor | None,
+) -> None:
+    """``torch_pair`` of ``_divergence_torch.py``."""
+    _launch(student, teacher, target, factor, losses, _form(beta), beta, temperature, ignore_index, out)
+
+
+def _form(beta: float) -> str:
+    return {0.0: "forward", 1.0: "reverse"}.get(beta, "between")
 
 
 def _launched(
@@ -124,8 +164,9 @@ def jsd_triton(
     num_items: NumItems,
 ) -> torch.Tensor:
     """See ``liger_kernels_loss.jsd``."""
-    form = {0.0: "forward", 1.0: "reverse"}.get(beta, "between")
-    return _launched("jsd", form, student, teacher, target, ignore_index, reduction, num_items, beta, temperature)
+    return _launched(
+        "jsd", _form(beta), student, teacher, target, ignore_index, reduction, num_items, beta, temperature
+    )
 
 
 def tvd_triton(

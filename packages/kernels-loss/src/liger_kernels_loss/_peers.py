@@ -100,3 +100,19 @@ def torch_kl_div(log_q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """torch's own, in the dtype of its arguments."""
     losses = torch.nn.functional.kl_div(log_q, target, reduction="sum")
     return losses / log_q.numel()
+
+
+@peer("liger_kernel", capture=False, modes=("full",))  # makes the gradient in the forward, and waits
+def liger_linear_jsd(
+    student: torch.Tensor,
+    weight: torch.Tensor,
+    teacher: torch.Tensor,
+    teacher_weight: torch.Tensor,
+    target: torch.Tensor,
+    student_bias: None,
+    teacher_bias: None,
+) -> torch.Tensor:
+    """liger-kernel 0.8.5; beta=0.5."""
+    from liger_kernel.ops import LigerFusedLinearJSDFunction
+
+    return LigerFusedLinearJSDFunction.apply(student, weight, teacher, teacher_weight, target)  # type: ignore[no-any-return]

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from liger.launch import refuse_second_derivative
-from liger_kernels_loss._chunked import BACKENDS, Backend, Chunking, rows_of
+from liger_kernels_loss._chunked import BACKENDS, Backend, Chunking
+from liger_kernels_loss._labels_chunked import rows_of
 from liger_kernels_loss._loss import Loss, RowResults, Rows, Upstream, Wants, combine, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput, Result, make_result
 from liger_kernels_loss._shards import Shards, everyone, summed_gradient
@@ -164,7 +165,7 @@ def _backend(maths: str, group: str, sizes: tuple[int, ...]) -> str:
     name = f"{maths}, {group}, {sizes}"
     if name not in BACKENDS:
         step = functools.partial(_step, maths, Shards.of(group, sizes))
-        BACKENDS[name] = Backend(step, BACKENDS[maths].scale, max(sizes, default=0))
+        BACKENDS[name] = Backend(step, BACKENDS[maths].scale, classes=max(sizes, default=0))
     return name
 
 

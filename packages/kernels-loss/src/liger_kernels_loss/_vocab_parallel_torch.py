@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from liger_kernels_loss._linear_cross_entropy_torch import block_elements
+from liger_kernels_loss._chunks import block_elements
 from liger_kernels_loss._loss import Loss, Wants, ignored_rows, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput
 from liger_kernels_loss._vocab_parallel import parallel_cross_entropy, parallel_linear_cross_entropy

@@ -23,8 +23,8 @@ import math
 
 import torch
 
-from liger.dispatch import check_number, public, run
-from liger_kernels_loss._pairs import NumItems, check_rows, check_temperature, kept_logits, reduce_rows
+from liger.dispatch import public, run
+from liger_kernels_loss._pairs import NumItems, check_beta, check_rows, check_temperature, kept_logits, reduce_rows
 
 OP = "jsd"
 
@@ -113,11 +113,8 @@ def jsd(
                 [ 0.0000,  0.0000]])
     """
     check_rows(OP, student, teacher, target, ignore_index, reduction, num_items)
-    beta = check_number(OP, "beta", beta)
-    if not 0.0 <= beta <= 1.0:
-        raise ValueError(f"{OP}: beta is {beta!r}, expected a number in [0, 1]")
     options = {
-        "beta": beta,
+        "beta": check_beta(OP, beta),
         "temperature": check_temperature(OP, temperature),
         "ignore_index": ignore_index,
         "reduction": reduction,

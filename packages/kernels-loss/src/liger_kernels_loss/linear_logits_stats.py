@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from liger.dispatch import public, run
-from liger_kernels_loss._chunked import chunked
 from liger_kernels_loss._head import check_chunking, check_head
+from liger_kernels_loss._labels_chunked import chunked
 from liger_kernels_loss._loss import Loss, Rows, Wants, check_options, row_results
 from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy_inputs
 from liger_kernels_loss.transforms import head, transform

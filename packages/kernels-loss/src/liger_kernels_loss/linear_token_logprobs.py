@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 import torch
 
 from liger.dispatch import public, run
-from liger_kernels_loss._chunked import Chunking, rows_of
+from liger_kernels_loss._chunked import Chunking
 from liger_kernels_loss._head import check_chunking, check_head
+from liger_kernels_loss._labels_chunked import rows_of
 from liger_kernels_loss._loss import Loss, RowResults, Wants, check_options, check_target, checked_labels, row_results
 from liger_kernels_loss._result import Result
 from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy_inputs

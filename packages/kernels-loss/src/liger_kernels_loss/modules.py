@@ -13,6 +13,7 @@ from liger_kernels_loss.cross_entropy import cross_entropy
 from liger_kernels_loss.jsd import jsd
 from liger_kernels_loss.kl_div import kl_div
 from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy
+from liger_kernels_loss.linear_jsd import linear_jsd
 from liger_kernels_loss.tvd import tvd
 
 
@@ -143,6 +144,29 @@ class CosineDistanceLoss(_PairLoss):
     """``liger.ops.cosine_distance`` as a module, made with the op's keyword arguments."""
 
     op = staticmethod(cosine_distance)
+
+
+class LinearJSDLoss(_Options):
+    """``liger.ops.linear_jsd`` as a module, made with the op's keyword arguments: ``LinearJSDLoss(beta=0.1)``."""
+
+    op = staticmethod(linear_jsd)
+
+    def forward(
+        self,
+        student_hidden: torch.Tensor,
+        student_head: torch.Tensor,
+        teacher_hidden: torch.Tensor,
+        teacher_head: torch.Tensor,
+        target: torch.Tensor | None = None,
+        student_bias: torch.Tensor | None = None,
+        teacher_bias: torch.Tensor | None = None,
+        *,
+        num_items: int | float | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """student_hidden (..., H), student_head (V, H), teacher_hidden (..., T), teacher_head (V, T) -> the loss."""
+        extra = {} if num_items is None else {"num_items": num_items}
+        heads = student_hidden, student_head, teacher_hidden, teacher_head
+        return type(self).op(*heads, target, student_bias, teacher_bias, **{**self.options, **extra})
 
 
 class KLDivLoss(_Options):

@@ -8,11 +8,19 @@ from liger_kernels_loss.declare import (
     cross_entropy,
     divergences,
     linear_cross_entropy,
+    linear_distillation,
     linear_token_logprobs,
     vocab_parallel,
 )
 
-PARTS = (cross_entropy, linear_cross_entropy, linear_token_logprobs, divergences, vocab_parallel)
+PARTS = (
+    cross_entropy,
+    linear_cross_entropy,
+    linear_token_logprobs,
+    divergences,
+    linear_distillation,
+    vocab_parallel,
+)
 DECLARED: list[Op | Kernel] = [declared for part in PARTS for declared in part.DECLARED]
 
 

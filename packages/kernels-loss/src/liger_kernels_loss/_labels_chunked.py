@@ -1,0 +1,171 @@
+"""Heads with labels or distributions as targets, in chunks: the private op below linear_cross_entropy and log-probs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from liger.launch import private_op
+from liger_kernels_loss._chunked import BACKENDS, Chunking, Needs, Work, each_chunk, gradients_like, linear_rows
+from liger_kernels_loss._chunks import chunk_rows, mantissa
+from liger_kernels_loss._loss import Loss, RowResults, Rows, Upstream, Wants, is_soft, spread
+from liger_kernels_loss._result import CrossEntropyOutput, Result, make_result
+
+
+# -- The chunks --------------------------------------------------------------------------------------------------------
+def _fake(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    bias: torch.Tensor | None,
+    class_weight: torch.Tensor | None,
+    dloss: torch.Tensor | None,
+    dlse: torch.Tensor | None,
+    dentropy: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    backend: str,
+    accum_dtype: torch.dtype | None,
+    workspace_mb: float | None,
+    ignore_index: int,
+    label_smoothing: float,
+    softcap: float | None,
+    logit_scale: float,
+    temperature: float,
+    z_loss: float,
+    lse: bool,
+    entropy: bool,
+    best: bool,
+    need_hidden: bool,
+    need_weight: bool,
+    need_bias: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    rows = Rows.empty(hidden.shape[0], hidden, Wants(lse, entropy, best))
+    return *rows, *gradients_like(hidden, weight, accum_dtype, Needs(need_hidden, need_weight, need_bias))
+
+
+@private_op("linear_cross_entropy", _fake)
+def chunked(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    bias: torch.Tensor | None,
+    class_weight: torch.Tensor | None,
+    dloss: torch.Tensor | None,
+    dlse: torch.Tensor | None,
+    dentropy: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    backend: str,
+    accum_dtype: torch.dtype | None,
+    workspace_mb: float | None,
+    ignore_index: int,
+    label_smoothing: float,
+    softcap: float | None,
+    logit_scale: float,
+    temperature: float,
+    z_loss: float,
+    lse: bool,
+    entropy: bool,
+    best: bool,
+    need_hidden: bool,
+    need_weight: bool,
+    need_bias: bool,
+) -> tuple[
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+]:
+    """hidden (N, H), target (N,) or (N, V) -> the fields of ``Rows``; dhidden (N, H), dweight (V, H), dbias (V,) fp32.
+
+    ``dloss``, ``dlse`` and ``dentropy`` (N,) are the rows' upstream gradients. ``scale``, 0-dimensional, multiplies all
+    of them, except for its power of two, which ``unscaled`` brings in. Gradients that are not needed are empty.
+    """
+    loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
+    rows = Rows.empty(hidden.shape[0], hidden, Wants(lse, entropy, best))
+    classes = BACKENDS[backend].classes or weight.shape[0]
+    size = chunk_rows(hidden.shape[0], classes, hidden.element_size(), workspace_mb, hidden.device.type)
+    if scale is not None:
+        dloss = spread(mantissa(scale), hidden) if dloss is None else dloss * mantissa(scale)
+    upstream = Upstream(dloss, dlse, dentropy)
+    needs = Needs(need_hidden, need_weight, need_bias)
+
+    def step(part: slice, z: torch.Tensor) -> None:
+        out = z if any(needs) else None
+        BACKENDS[backend].step(z, target[part], class_weight, upstream.part(part), rows.part(part), loss, out)
+
+    return *rows, *each_chunk(step, size, hidden, weight, bias, accum_dtype, needs)  # type: ignore[return-value]
+
+
+# -- Results -----------------------------------------------------------------------------------------------------------
+def _run(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    tensors: Sequence[torch.Tensor | None],
+    upstream: Upstream,
+    scale: torch.Tensor | None,
+    options: tuple[Any, ...],
+    wants: Wants,
+    needs: Needs,
+) -> tuple[Rows, Sequence[torch.Tensor]]:
+    """``Work.run``; ``tensors`` are target and class weights."""
+    target, class_weight = tensors
+    found = chunked(hidden, weight, target, bias, class_weight, *upstream, scale, *options, *wants, *needs)
+    return Rows(*found[:5]), found[5:]
+
+
+def rows_of(
+    op: str,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    class_weight: torch.Tensor | None,
+    result: Result,
+    chunking: Chunking,
+    compact: bool,
+) -> tuple[torch.Tensor | None, RowResults]:
+    """``linear_rows`` with labels or distributions as the target.
+
+    ``compact`` leaves ignored rows out before the product, which waits for the device.
+    """
+    if compact and not is_soft(result.target) and not torch.compiler.is_compiling():
+        ignore_index = result.loss.ignore_index
+        kept = (result.target != ignore_index).nonzero().squeeze(1)
+        total, rows = rows_of(op, hidden[kept], weight, bias, class_weight, result.of(kept), chunking, False)
+        return total, rows.among(kept, hidden.shape[0], ignore_index)
+    work = Work(_run, (result.target, class_weight), (*chunking, *result.loss))
+    return linear_rows(op, hidden, weight, bias, work, result)
+
+
+def linear_cross_entropy_chunked(
+    backend: str,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    bias: torch.Tensor | None,
+    class_weight: torch.Tensor | None,
+    token_weight: torch.Tensor | None,
+    *,
+    reduction: str,
+    num_items: int | float | torch.Tensor | None,
+    returns: tuple[str, ...],
+    check_labels: bool,
+    accum_dtype: torch.dtype | None,
+    workspace_mb: float | None,
+    compact: bool,
+    **loss: Any,
+) -> torch.Tensor | CrossEntropyOutput:
+    """See ``liger_kernels_loss.linear_cross_entropy``."""
+    del check_labels
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    class_weight = None if class_weight is None else class_weight.contiguous()
+    result = make_result(target, class_weight, token_weight, flat, Loss(**loss), reduction, num_items, returns)
+    chunking = Chunking(backend, accum_dtype, workspace_mb)
+    total, rows = rows_of("linear_cross_entropy", flat, weight, bias, class_weight, result, chunking, compact)
+    return result.finish(rows, total)
