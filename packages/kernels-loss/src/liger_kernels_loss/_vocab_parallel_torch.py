@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from liger_kernels_loss import _linear_cross_entropy_torch  # noqa: F401  (the chunk loop's backend)
 from liger_kernels_loss._chunks import block_elements
 from liger_kernels_loss._loss import Loss, Wants, ignored_rows, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput
