@@ -436,3 +436,14 @@ def test_example(op: str) -> None:
     result = doctest.DocTestRunner().run(example)
     assert result.attempted > 1
     assert result.failed == 0
+
+
+def test_few_programs_scale_all_of_a_gradient(device: str) -> None:
+    from liger.launch import ASSUMED, assume
+    from liger_kernels_loss._scale_triton import scaled
+
+    x, dy = torch.randn(50_000, device=device), torch.tensor(3.0, device=device)
+    with assume(ASSUMED._replace(processors=1)):
+        assert torch.equal(scaled(x, dy, False), 3.0 * x)
+        expected = 3.0 * x
+        assert torch.equal(scaled(x, dy, True), expected)

@@ -120,7 +120,7 @@ def evaluate(
     """Run ``fn`` on fresh leaves, then backward from ``seeds``, one per output; from ``random_like`` if None."""
     fresh = leaves(inputs)
     outputs = flat(fn(*fresh, **options))
-    seeds = random_like(outputs) if seeds is None else seeds
+    seeds = random_like(outputs, loss=1.0) if seeds is None else seeds
     wanted = {i: t for i, t in enumerate(fresh) if t is not None and t.requires_grad}
     roots = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
     gradients: dict[int, torch.Tensor | None] = {}
