@@ -13,6 +13,7 @@ from torch import Tensor
 
 from liger import ops
 from liger.testing import assert_contract
+from liger.testing.kernels import in_part
 from liger_kernels_loss.cross_entropy import cross_entropy_reference
 from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy_reference
 
@@ -70,7 +71,7 @@ def same(got: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float =
 
 
 # -- Options -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("pair", itertools.combinations(VALUES, 2), ids="-".join)
+@pytest.mark.parametrize("pair", [p for p in itertools.combinations(VALUES, 2) if in_part("-".join(p))], ids="-".join)
 @pytest.mark.parametrize(("op", "kernel"), FUSED)
 def test_options_in_pairs(op: str, kernel: str, pair: tuple[str, str], device: str) -> None:
     """Against the reference in float64, which the tests below compare with torch."""

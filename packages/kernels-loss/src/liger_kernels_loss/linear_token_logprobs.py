@@ -190,7 +190,7 @@ def linear_token_logprobs_bytes(tensors: Sequence[torch.Tensor | None], options:
     logits = hidden.numel() // hidden.shape[-1] * weight.shape[0] * hidden.element_size()
     return {
         "forward": hidden.nbytes + weight.nbytes + 2 * logits,
-        "full": 3 * (hidden.nbytes + weight.nbytes) + 6 * logits,
+        "backward": 2 * (hidden.nbytes + weight.nbytes) + 4 * logits,
     }
 
 
@@ -199,4 +199,5 @@ def linear_token_logprobs_flops(tensors: Sequence[torch.Tensor | None], options:
     hidden, weight = tensors[0], tensors[1]
     assert hidden is not None
     assert weight is not None
-    return {"forward": 2 * hidden.numel() * weight.shape[0], "backward": 6 * hidden.numel() * weight.shape[0]}
+    product = 2 * hidden.numel() * weight.shape[0]
+    return {"forward": product, "backward": 3 * product, "full": 4 * product}
