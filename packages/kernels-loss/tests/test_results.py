@@ -320,4 +320,7 @@ def test_bad_input(op: str) -> None:
     bad(ValueError, "token_weight requires a gradient", None, torch.ones(4, requires_grad=True))
     bad(ValueError, r"target has shape \(4, 8\), expected \(4, 9\) for probabilities", y=torch.rand(4, 8))
     bad(ValueError, "target requires a gradient", y=torch.rand(4, 9, requires_grad=True))
+    bad(TypeError, "check_labels must be a bool, got str", check_labels="no")
+    flag = "inplace_backward" if op == "cross_entropy" else "compact"
+    bad(TypeError, f"{flag} must be a bool, got int", **{flag: 0})
     bad(ValueError, "check_labels looks at class indices", y=torch.rand(4, 9), check_labels=True)

@@ -140,6 +140,8 @@ def test_bad_input() -> None:
         ops.linear_token_logprobs(hidden, weight, torch.rand(4, 9))
     with pytest.raises(ValueError, match="linear_token_logprobs: target has 1 of 4 labels outside"):
         ops.linear_token_logprobs(hidden, weight, target + 6, check_labels=True)
+    with pytest.raises(TypeError, match="linear_token_logprobs: compact must be a bool, got str"):
+        ops.linear_token_logprobs(hidden, weight, target, compact="no")
     with pytest.raises(ValueError, match="linear_token_logprobs: temperature"):
         ops.linear_token_logprobs(hidden, weight, target, temperature=-1.0)
     with pytest.raises(ValueError, match="linear_logits_stats: weight has shape"):

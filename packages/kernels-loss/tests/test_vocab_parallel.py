@@ -391,3 +391,10 @@ def test_two_gpus(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+
+@pytest.mark.parametrize("flag", ["reduce_hidden_gradient", "compact", "check_labels"])
+def test_flags_are_true_or_false(flag: str) -> None:
+    hidden, weight, target = torch.randn(2, 4), torch.randn(5, 4), torch.tensor([0, 1])
+    with pytest.raises(TypeError, match=f"vocab_parallel_linear_cross_entropy: {flag} must be a bool, got str"):
+        ops.vocab_parallel_linear_cross_entropy(hidden, weight, target, group="self", **{flag: "no"})

@@ -138,6 +138,12 @@ def check_choice(op: str, name: str, value: object, choices: Sequence[object]) -
         raise ValueError(f"{op}: {name} is {value!r}, expected one of {', '.join(map(str, choices))}")
 
 
+def check_flag(op: str, name: str, value: object) -> None:
+    """Raise TypeError that names the argument unless ``value`` is True or False; "no" would count as True."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{op}: {name} must be a bool, got {type(value).__name__}")
+
+
 def check_number(op: str, name: str, value: Any, expected: str = "a number") -> float:
     """``value`` as a float: kernels are compiled for the type of a number, and 0 must not be another kernel than 0.0.
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from liger_kernels_loss._loss import spread
+
 MIB = 1 << 20
 ROUNDINGS = 4  # chunks whose sum may be rounded in the weight's dtype: relative error of bf16 dW 2.4e-3 against 1.7e-3
 SMALL_SUM = 256 * MIB  # an fp32 dW of at most this size is not worth a rounding per chunk
@@ -14,8 +16,6 @@ SMALL_SUM = 256 * MIB  # an fp32 dW of at most this size is not worth a rounding
 # nothing is won above. So what fits into the first size, or up to the second if that keeps dW at ROUNDINGS chunks.
 ACCELERATOR_MB, ACCELERATOR_ROWS = (512, 1280), (1024, 4096)
 CPU_MB, CPU_ROWS = 64, (64, 4096)  # as fast as 256 MiB within the noise; 8 MiB takes half as long again
-
-
 # Elements that passes in torch work on at a time: on a CPU they stay in cache, elsewhere launches matter more.
 CPU_BLOCK, BLOCK = 1 << 18, 1 << 25
 
@@ -76,6 +76,13 @@ def no_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
 
 
 # -- The upstream gradient ---------------------------------------------------------------------------------------------
+def scaled_upstream(dloss: torch.Tensor | None, scale: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+    """Upstream gradients (N,) of the rows of ``like``; None for ones. ``unscaled`` brings in the rest of ``scale``."""
+    if scale is None:
+        return dloss
+    return spread(mantissa(scale), like) if dloss is None else dloss * mantissa(scale)
+
+
 def unscaled(dy: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor:
     """dy times the power of two of ``factor``, the part that ``mantissa`` leaves out; 0 and inf it leaves whole."""
     return dy if factor is None else dy * (factor / mantissa(factor)).nan_to_num(nan=1.0)

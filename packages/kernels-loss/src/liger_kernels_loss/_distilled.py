@@ -9,8 +9,8 @@ import torch
 
 from liger.launch import private_op
 from liger_kernels_loss._chunked import BACKENDS, Chunking, Needs, Work, each_chunk, gradients_like, linear_rows
-from liger_kernels_loss._chunks import chunk_rows, mantissa
-from liger_kernels_loss._loss import Loss, Rows, Upstream, Wants, spread, stat_dtype
+from liger_kernels_loss._chunks import chunk_rows, scaled_upstream
+from liger_kernels_loss._loss import Loss, Rows, Upstream, Wants, stat_dtype
 from liger_kernels_loss._pairs import NumItems, row_divisor
 from liger_kernels_loss._result import Result
 from liger_kernels_loss.transforms import head
@@ -87,7 +87,7 @@ def _pairs(
         # the teacher's logits are needed once: their place takes the gradient of the soft part, z that of the hard one
         pair(z, t, y, soft[part], found, beta, temperature, ignore_index, dt)
         rows = torch.empty_like(found)
-        use.step(z, y, None, Upstream(hard[part]), Rows(rows), Loss(ignore_index, 0.0, None, 1.0, 1.0, 0.0), dz)
+        use.step(z, y, None, Upstream(hard[part]), Rows(rows), Loss(ignore_index), dz)
         found.mul_(1.0 - hard_weight).add_(rows, alpha=hard_weight)
         if dz is not None:
             z.add_(t)
@@ -101,13 +101,6 @@ def _shares(dloss: torch.Tensor | None, hard_weight: float, like: torch.Tensor) 
         return dloss, None
     dloss = like.new_ones(like.shape[0], dtype=stat_dtype(like)) if dloss is None else dloss
     return dloss * (1.0 - hard_weight), dloss * hard_weight
-
-
-def scaled_upstream(dloss: torch.Tensor | None, scale: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
-    """Upstream gradients (N,) of the rows of ``like``; None for ones. ``unscaled`` brings in the rest of ``scale``."""
-    if scale is None:
-        return dloss
-    return spread(mantissa(scale), like) if dloss is None else dloss * mantissa(scale)
 
 
 def among(rows: torch.Tensor | None, part: slice) -> torch.Tensor | None:
@@ -151,7 +144,7 @@ def distilled(
     flat = hidden.reshape(-1, hidden.shape[-1])
     labels = None if target is None else target.reshape(-1).long().contiguous()
     by = row_divisor(flat.shape[0], flat, labels, ignore_index, reduction, num_items)
-    loss = Loss(ignore_index, 0.0, None, 1.0, 1.0, 0.0)
+    loss = Loss(ignore_index)
     result = Result(flat if labels is None else labels, None, by, hidden.shape[:-1], loss, reduction, ())
     total, rows = linear_rows(op, flat, weight, bias, Work(run, (labels, *tensors), options), result)
     return result.reduce(rows.loss) if total is None else total

@@ -9,8 +9,8 @@ import torch
 
 from liger.launch import private_op
 from liger_kernels_loss._chunked import BACKENDS, Chunking, Needs, Work, each_chunk, gradients_like, linear_rows
-from liger_kernels_loss._chunks import chunk_rows, mantissa
-from liger_kernels_loss._loss import Loss, RowResults, Rows, Upstream, Wants, is_soft, spread
+from liger_kernels_loss._chunks import chunk_rows, scaled_upstream
+from liger_kernels_loss._loss import Loss, RowResults, Rows, Upstream, Wants, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput, Result, make_result
 
 
@@ -90,9 +90,7 @@ def chunked(
     rows = Rows.empty(hidden.shape[0], hidden, Wants(lse, entropy, best))
     classes = BACKENDS[backend].classes or weight.shape[0]
     size = chunk_rows(hidden.shape[0], classes, hidden.element_size(), workspace_mb, hidden.device.type)
-    if scale is not None:
-        dloss = spread(mantissa(scale), hidden) if dloss is None else dloss * mantissa(scale)
-    upstream = Upstream(dloss, dlse, dentropy)
+    upstream = Upstream(scaled_upstream(dloss, scale, hidden), dlse, dentropy)
     needs = Needs(need_hidden, need_weight, need_bias)
 
     def step(part: slice, z: torch.Tensor) -> None:

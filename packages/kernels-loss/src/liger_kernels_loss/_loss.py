@@ -16,12 +16,12 @@ REDUCTIONS = ("mean", "sum", "none")
 class Loss(NamedTuple):
     """The options that shape the loss of one row; see ``cross_entropy``."""
 
-    ignore_index: int
-    label_smoothing: float
-    softcap: float | None
-    logit_scale: float
-    temperature: float
-    z_loss: float
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+    softcap: float | None = None
+    logit_scale: float = 1.0
+    temperature: float = 1.0
+    z_loss: float = 0.0
 
 
 class Wants(NamedTuple):

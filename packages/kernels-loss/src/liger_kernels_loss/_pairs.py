@@ -85,7 +85,7 @@ def check_reduction(op: str, ignore_index: int, reduction: str, num_items: NumIt
         raise ValueError(
             f"{op}: reduction is 'batchmean', expected one of {', '.join(REDUCTIONS)}: 'mean' is over rows"
         )
-    check_options(op, Loss(ignore_index, 0.0, None, 1.0, 1.0, 0.0), reduction, num_items)
+    check_options(op, Loss(ignore_index), reduction, num_items)
 
 
 def check_temperature(op: str, temperature: float) -> float:

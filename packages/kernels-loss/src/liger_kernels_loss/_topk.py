@@ -13,8 +13,8 @@ import torch
 
 from liger.launch import private_op
 from liger_kernels_loss._chunked import BACKENDS, Backend, Chunking, Needs, each_chunk, gradients_like
-from liger_kernels_loss._chunks import chunk_rows
-from liger_kernels_loss._distilled import among, distilled, scaled_upstream
+from liger_kernels_loss._chunks import chunk_rows, scaled_upstream
+from liger_kernels_loss._distilled import among, distilled
 from liger_kernels_loss._loss import Loss, Rows, Upstream, Wants, stat_dtype
 from liger_kernels_loss._pairs import NumItems
 
@@ -46,7 +46,7 @@ def _step(
     rows = Rows.empty(n, losses, Wants(lse=True))
     labels = torch.zeros_like(indices[:, 0]) if ignored is None else ignored.long().neg()
     upstream = Upstream(losses.new_zeros(1).expand(n), factor.contiguous() if lump else factor * mass)
-    use.step(z, labels, None, upstream, rows, Loss(-1, 0.0, None, 1.0, temperature, 0.0), z if gradient else None)
+    use.step(z, labels, None, upstream, rows, Loss(-1, temperature=temperature), z if gradient else None)
     assert rows.top is not None
     assert rows.total is not None
     top, total = rows.top, rows.total

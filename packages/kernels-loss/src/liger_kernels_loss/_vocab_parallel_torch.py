@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from liger_kernels_loss import _linear_cross_entropy_torch  # noqa: F401  (the chunk loop's backend)
-from liger_kernels_loss._chunks import block_elements
+from liger_kernels_loss._chunks import block_rows
 from liger_kernels_loss._loss import Loss, Wants, ignored_rows, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput
 from liger_kernels_loss._vocab_parallel import parallel_cross_entropy, parallel_linear_cross_entropy
@@ -132,7 +132,7 @@ def _gradient(
 
 
 def _blocks(x: torch.Tensor) -> Iterator[slice]:
-    size = max(1, block_elements(x) // x.shape[1])
+    size = block_rows(x)
     for start in range(0, x.shape[0], size):
         yield slice(start, start + size)
 

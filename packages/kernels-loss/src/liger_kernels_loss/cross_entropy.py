@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_tensor, public, run
+from liger.dispatch import check_flag, check_tensor, public, run
 from liger_kernels_loss._loss import (
     Loss,
     check_class_weight,
@@ -138,6 +138,8 @@ def cross_entropy(
     check_target(OP, target, logits, "logits", classes)
     weight = check_class_weight(OP, weight, logits, classes, "weight")
     check_token_weight(OP, token_weight, logits, "logits")
+    check_flag(OP, "check_labels", check_labels)
+    check_flag(OP, "inplace_backward", inplace_backward)
     if check_labels:
         target = checked_labels(target, classes, ignore_index, OP)
     if inplace_backward:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import check_choice, public, run
+from liger.dispatch import check_choice, check_flag, public, run
 from liger.numerics import acc
 from liger_kernels_loss._pairs import check_pair
 from liger_kernels_loss._result import divide
@@ -84,8 +84,7 @@ def kl_div(
         tensor(0.2554)
     """
     check_choice(OP, "reduction", reduction, REDUCTIONS)
-    if not isinstance(log_target, bool):
-        raise TypeError(f"{OP}: log_target must be a bool, got {type(log_target).__name__}")
+    check_flag(OP, "log_target", log_target)
     check_pair(OP, input, target, ("input", "target"))
     options = {"reduction": reduction, "log_target": log_target}
     return run(OP, (input, target), options, sizes={}, kernel=kernel)  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import check_flag, public, run
 from liger_kernels_loss._head import check_chunking, check_head
 from liger_kernels_loss._loss import (
     Loss,
@@ -143,6 +143,8 @@ def linear_cross_entropy(
     check_target(OP, target, hidden, "hidden", weight.shape[0])
     class_weight = check_class_weight(OP, class_weight, hidden, weight.shape[0], "class_weight")
     check_token_weight(OP, token_weight, hidden, "hidden")
+    check_flag(OP, "check_labels", check_labels)
+    check_flag(OP, "compact", compact)
     if check_labels:
         target = checked_labels(target, weight.shape[0], ignore_index, OP)
     options = {

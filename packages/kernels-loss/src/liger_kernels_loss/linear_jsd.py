@@ -67,7 +67,7 @@ def linear_jsd_reference(
     soft = {"beta": beta, "temperature": temperature, "ignore_index": ignore_index}
     rows = jsd_reference(student, teacher, labels, reduction="none", **soft)  # type: ignore[arg-type]
     if hard_weight and labels is not None:
-        hard = row_results(student, labels, None, Loss(ignore_index, 0.0, None, 1.0, 1.0, 0.0), Wants()).loss
+        hard = row_results(student, labels, None, Loss(ignore_index), Wants()).loss
         rows = (1.0 - hard_weight) * rows + hard_weight * hard
     rows = rows.view(student_hidden.shape[:-1])
     return reduce_rows(rows, target, ignore_index=ignore_index, reduction=reduction, num_items=num_items)

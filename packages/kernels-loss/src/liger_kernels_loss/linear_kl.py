@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import check_flag, public, run
 from liger_kernels_loss._head import check_chunking
 from liger_kernels_loss._pairs import NumItems
 from liger_kernels_loss.linear_jsd import check_hard, check_heads, check_soft, linear_jsd_reference
@@ -96,8 +96,7 @@ def linear_kl(
         >>> linear_kl(*heads), linear_kl(*heads, reverse=True)
         (tensor(0.0628), tensor(0.0780))
     """
-    if not isinstance(reverse, bool):
-        raise TypeError(f"{OP}: reverse must be a bool, got {type(reverse).__name__}")
+    check_flag(OP, "reverse", reverse)
     heads = check_heads(OP, student_hidden, student_weight, teacher_hidden, teacher_weight, student_bias, teacher_bias)
     options = {
         "reverse": reverse,

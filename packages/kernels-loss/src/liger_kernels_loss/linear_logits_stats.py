@@ -55,7 +55,7 @@ def linear_logits_stats_reference(
 ) -> LogitsStats:
     """The definition: all logits at once."""
     del workspace_mb
-    loss = Loss(-1, 0.0, softcap, logit_scale, temperature, 0.0)
+    loss = Loss(softcap=softcap, logit_scale=logit_scale, temperature=temperature)
     with torch.no_grad():
         logits = head(hidden.reshape(-1, hidden.shape[-1]), weight, bias)
         labels = torch.zeros(logits.shape[0], dtype=torch.int64, device=logits.device)
@@ -102,7 +102,8 @@ def linear_logits_stats(
         >>> linear_logits_stats(torch.ones(2, 4), torch.zeros(8, 4)).entropy
         tensor([2.0794, 2.0794])
     """
-    check_options(OP, Loss(-1, 0.0, softcap, logit_scale, temperature, 0.0), "none", None)
+    loss = Loss(softcap=softcap, logit_scale=logit_scale, temperature=temperature)
+    check_options(OP, loss, "none", None)
     hidden, weight, bias = check_head(OP, hidden, weight, bias)
     options = {
         "softcap": softcap,
@@ -129,7 +130,7 @@ def logits_stats_chunked(
     """``linear_logits_stats`` for a backend of ``_chunked.py``."""
     flat = hidden.reshape(-1, hidden.shape[-1])
     labels = torch.zeros(flat.shape[0], dtype=torch.int64, device=flat.device)
-    loss = Loss(-1, 0.0, softcap, logit_scale, temperature, 0.0)
+    loss = Loss(softcap=softcap, logit_scale=logit_scale, temperature=temperature)
     wants = Wants(lse=True, entropy=True, best=True)
     with torch.no_grad():
         found = chunked(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from liger.dispatch import public, run
+from liger.dispatch import check_flag, public, run
 from liger_kernels_loss._chunked import Chunking
 from liger_kernels_loss._head import check_chunking, check_head
 from liger_kernels_loss._labels_chunked import rows_of
@@ -66,7 +66,7 @@ def linear_token_logprobs_reference(
 ) -> TokenLogprobs:
     """The definition: all logits at once. The last three options are about how the work is cut up; it is not."""
     del check_labels, accum_dtype, workspace_mb, compact
-    loss = Loss(ignore_index, 0.0, softcap, logit_scale, temperature, 0.0)
+    loss = Loss(ignore_index, softcap=softcap, logit_scale=logit_scale, temperature=temperature)
     labels = target.reshape(-1).long()
     logits = head(hidden.reshape(-1, hidden.shape[-1]), weight, bias)
     rows = row_results(logits, labels, None, loss, Wants(entropy=True, best=True))
@@ -121,10 +121,12 @@ def linear_token_logprobs(
         >>> found.logprobs[:2], found.correct
         (tensor([-2.0794, -2.0794]), tensor([ True, False, False]))
     """
-    loss = Loss(ignore_index, 0.0, softcap, logit_scale, temperature, 0.0)
+    loss = Loss(ignore_index, softcap=softcap, logit_scale=logit_scale, temperature=temperature)
     check_options(OP, loss, "none", None)
     hidden, weight, bias = check_head(OP, hidden, weight, bias)
     check_target(OP, target, hidden, "hidden", weight.shape[0], soft=False)
+    check_flag(OP, "check_labels", check_labels)
+    check_flag(OP, "compact", compact)
     if check_labels:
         target = checked_labels(target, weight.shape[0], ignore_index, OP)
     options = {
@@ -160,7 +162,7 @@ def token_logprobs_chunked(
     """``linear_token_logprobs`` for a backend of ``_chunked.py``."""
     del check_labels
     flat, labels = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1).long().contiguous()
-    loss = Loss(ignore_index, 0.0, softcap, logit_scale, temperature, 0.0)
+    loss = Loss(ignore_index, softcap=softcap, logit_scale=logit_scale, temperature=temperature)
     result = Result(labels, None, None, target.shape, loss, "none", ("entropy", "predictions"))
     rows = rows_of(OP, flat, weight, bias, None, result, Chunking(backend, accum_dtype, workspace_mb), compact)[1]
     return _finish(rows, labels, ignore_index, target.shape)

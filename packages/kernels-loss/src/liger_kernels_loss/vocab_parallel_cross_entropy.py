@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from liger.dispatch import public, run
+from liger.dispatch import check_flag, public, run
 from liger_kernels_loss._loss import Loss, check_class_weight, check_options, check_target, checked_labels, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput, check_returns, check_token_weight
 from liger_kernels_loss._shards import all_columns, find_shards
@@ -137,6 +137,7 @@ def vocab_parallel_cross_entropy(
     weight = check_class_weight(OP, weight, logits, columns, "weight")
     check_token_weight(OP, token_weight, logits, "logits")
     found = find_shards(OP, group, shards, rows=logits.shape[:-1].numel(), hidden=0, like=logits)
+    check_flag(OP, "check_labels", check_labels)
     if check_labels:
         target = checked_labels(target, found.classes, ignore_index, OP)
     options = {

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from liger.dispatch import public, run
+from liger.dispatch import check_flag, public, run
 from liger_kernels_loss._head import check_chunking, check_head
 from liger_kernels_loss._loss import Loss, check_class_weight, check_options, check_target, checked_labels, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput, check_returns, check_token_weight
@@ -159,6 +159,9 @@ def vocab_parallel_linear_cross_entropy(
     class_weight = check_class_weight(OP, class_weight, hidden, columns, "class_weight")
     check_token_weight(OP, token_weight, hidden, "hidden")
     found = find_shards(OP, group, shards, rows=hidden.shape[:-1].numel(), hidden=H, like=weight[:, 0])
+    check_flag(OP, "check_labels", check_labels)
+    check_flag(OP, "reduce_hidden_gradient", reduce_hidden_gradient)
+    check_flag(OP, "compact", compact)
     if check_labels:
         target = checked_labels(target, found.classes, ignore_index, OP)
     options = {
