@@ -339,8 +339,9 @@ def test_autocast(kernel: str, device: str) -> None:
 @each_chunked
 def test_no_sync(kernel: str, device: str) -> None:
     heads = Heads(6, 57, device)
+    every = ({"num_items": torch.tensor(4, device=device)}, {"reduction": "none"}, {"workspace_mb": SMALL})
     with no_sync():
-        for options in ({"num_items": torch.tensor(4, device=device)}, {"reduction": "none"}, {"workspace_mb": SMALL}):
+        for options in every:
             heads.jsd(hard_weight=0.3, kernel=kernel, **options).sum().backward()
             heads.top(tail="lump", kernel=kernel, **options).sum().backward()
 

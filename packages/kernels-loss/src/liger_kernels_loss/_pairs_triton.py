@@ -108,7 +108,7 @@ def _launch(
     tensors = (student, teacher, labels, factor, rows, made)
     numbers: tuple[float, ...] = (R, blocks, stride, ignore_index)
     if form == "cosine":
-        launch(cosines, grid, tensors, numbers, V=V, **chosen, GRADIENT=gradient)
+        launch(cosines, grid, tensors, numbers, V=V, **chosen, GRADIENT=gradient, fuse_multiply_add=False)
     else:
         numbers = (*numbers, beta, math.log2(math.e) / temperature, 1.0 / temperature)
         launch(divergences, grid, tensors, numbers, V=V, **chosen, FORM=FORMS[form].value, GRADIENT=gradient)
