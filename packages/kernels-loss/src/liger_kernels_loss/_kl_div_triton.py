@@ -83,7 +83,7 @@ def _elements(
 def _settings(itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_elements``, and its programs for each multiprocessor: 16 KB on their way for each."""
     warps = 4 if device.name.startswith("gfx") else 8
-    return {"DEPTH": 2, "THREADS": 256, "EACH": 16 // max(itemsize, 2), "num_warps": warps, "PROGRAMS": 4}
+    return {"DEPTH": 2, "THREADS": 256, "EACH": 16 // max(itemsize, 2), "num_warps": warps, "PROGRAMS": 16}
 
 
 def _chosen(x: torch.Tensor, target: torch.Tensor) -> tuple[int, dict[str, Any]]:

@@ -167,8 +167,8 @@ def linear_cross_entropy_inputs(
 ) -> tuple[Sequence[torch.Tensor | None], Mapping[str, Any]]:
     """Logits of magnitude about 1. Label 0 is frequent, so that ``ignore_index=0`` meets some rows.
 
-    Variants beside those of the labels: "bias"; "softcap", Gemma 2's; "frozen head" and "scoring", in which only hidden
-    and nothing needs a gradient.
+    Variants beside those of the labels: "bias"; "softcap", Gemma 2's; "frozen head", in which only hidden needs a
+    gradient.
     """
     hidden = torch.randn(N, H, generator=generator)
     weight = torch.randn(V, H, generator=generator) / H**0.5
@@ -178,8 +178,8 @@ def linear_cross_entropy_inputs(
     token_weight = torch.rand(N, generator=generator).to(device) if variant == "token weights" else None
     bias = torch.randn(V, generator=generator).to(device, dtype).requires_grad_() if variant == "bias" else None
     class_weight = 0.1 + torch.rand(V, generator=generator).to(device) if variant == "class weights" else None
-    hidden = hidden.to(device, dtype).requires_grad_(variant != "scoring")
-    weight = weight.to(device, dtype).requires_grad_(variant not in ("frozen head", "scoring"))
+    hidden = hidden.to(device, dtype).requires_grad_()
+    weight = weight.to(device, dtype).requires_grad_(variant != "frozen head")
     options = {"softcap": 30.0} if variant == "softcap" else {}
     return (hidden, weight, target.to(device), bias, class_weight, token_weight), options
 

@@ -78,7 +78,7 @@ TVD = Op(
     public="liger_kernels_loss.tvd:tvd",
     reference="liger_kernels_loss.tvd:tvd_reference",
     options={"temperature": Option(default=1.0, values=(2.0,)), **ROWS},
-    inputs="liger_kernels_loss._pairs:pair_inputs",
+    inputs="liger_kernels_loss.tvd:tvd_inputs",
     sizes=SIZES,
     production=PRODUCTION,
     sweeps=SWEEPS,

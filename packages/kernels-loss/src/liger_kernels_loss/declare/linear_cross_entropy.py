@@ -44,7 +44,6 @@ LINEAR_CROSS_ENTROPY = Op(
     sweeps=(
         Sweep(variable="N", values=(1024, 2048, 4096, 8192, 16384, 32768), fixed=LLAMA_3_8B),
         Sweep(variable="N", values=(16384,), fixed=LLAMA_3_8B, variant="frozen head"),
-        Sweep(variable="N", values=(16384,), fixed=LLAMA_3_8B, variant="scoring"),
         Sweep(variable="V", values=(32000, 151936, 262144), fixed={"N": 8192, "H": 2048}),
         Sweep(variable="N", values=(16384,), fixed={"H": 896, "V": 151936}),  # Qwen 2 0.5B
         Sweep(variable="N", values=(8192,), fixed={"H": 2304, "V": 256000}, variant="softcap"),  # Gemma 2 2B
@@ -56,7 +55,7 @@ LINEAR_CROSS_ENTROPY = Op(
         "quack": "liger_kernels_loss._peers:quack_linear_cross_entropy",
         "cut-cross-entropy": "liger_kernels_loss._peers:cut_cross_entropy",
     },
-    variants=(*VARIANTS, "bias", "softcap", "frozen head", "scoring"),
+    variants=(*VARIANTS, "bias", "softcap", "frozen head"),
     reduction="V",
     module="liger_kernels_loss.modules:LinearCrossEntropyLoss",
 )
