@@ -37,7 +37,7 @@ CROSS_ENTROPY_TRITON = Kernel(
         grid={
             "_losses": ROWS,
             "_soft_losses": SOFT,
-            "_backward": "up to 32768 columns of one row; N x ceil(V / 32768) programs",
+            "_backward": "up to 8192 columns of one row; at most 8 programs a multiprocessor if all may be done",
         },
         precision=(*STATISTICS, "the gradient is rounded once, to the logits' dtype"),
     ),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from liger import Kernel, Op, Option, Profile, Sweep
-from liger_kernels_loss.declare.common import LOSS, ROWS, SOFT, STATISTICS, TRITON, VARIANTS, VOCABULARIES
+from liger_kernels_loss.declare.common import LOSS, ROWS, SCALE, SOFT, STATISTICS, TRITON, VARIANTS, VOCABULARIES
 
 
 def linear_profile(grid: Mapping[str, str]) -> Profile:
@@ -78,9 +78,7 @@ LINEAR_CROSS_ENTROPY_TRITON = Kernel(
     needs=TRITON,
     bytes="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_bytes",
     flops="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_flops",
-    profile=linear_profile(
-        {"_losses": ROWS, "_soft_losses": SOFT, "_scale": "4096 elements of a gradient; ceil(n / 4096) programs"}
-    ),
+    profile=linear_profile({"_losses": ROWS, "_soft_losses": SOFT, "_scale": SCALE}),
     measured=("sm90",),
 )
 
