@@ -198,6 +198,36 @@ def test_interpreter_refuses_bfloat16_arithmetic(what: str) -> None:
     probes.arithmetic(torch.ones(16), what)
 
 
+@interpreted
+@pytest.mark.parametrize(
+    ("what", "x", "by"), [("add", 2**31 - 2, 1), ("sub", -(2**31) + 1, 1), ("mul", 2**30 - 1, 2), ("mul", -(2**30), 2)]
+)
+def test_interpreter_finds_overflow_of_integers(what: str, x: int, by: int) -> None:
+    pytest.importorskip("triton")
+    import interpreted as probes
+
+    values, by_values = torch.tensor([1, 2, 3, x], dtype=torch.int32), torch.full((4,), by, dtype=torch.int32)
+    expected = {"add": values + by_values, "sub": values - by_values, "mul": values * by_values}[what]
+    assert torch.equal(probes.integers(values, by_values, what), expected)
+    by_values[3] += 1
+    with pytest.raises(Exception, match=f"int32 overflow detected for operation {what}"):
+        probes.integers(values, by_values, what)
+    assert probes.integers(values.long(), by_values.long(), what).abs().max() > 2**31 - 2
+
+
+@interpreted
+def test_interpreter_puts_the_language_back() -> None:
+    tl = pytest.importorskip("triton.language")
+    import interpreted as probes
+
+    load = tl.load
+    with pytest.raises(Exception, match="cast to tl.float32 first"):
+        probes.arithmetic(torch.ones(16, dtype=torch.bfloat16), "sum")
+    assert tl.load is load
+    probes.arithmetic(torch.ones(16), "sum")
+    assert tl.load is load
+
+
 # -- pytest plugin -----------------------------------------------------------------------------------------------------
 def test_plugin_stays_out_of_other_projects(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\nversion = '1'\n")
