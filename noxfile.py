@@ -58,7 +58,7 @@ ENV = {
 }
 PLAIN = not sys.argv[1:]  # `nox` and no more: a part of the kernels' checks, the next part at the next commit
 PARTS = 8
-PROCESSES = ("-n", str(min(2, os.cpu_count() or 1)))  # of pytest
+PROCESSES = ("-n", str(min(2, os.cpu_count() or 1)), "--dist", "loadgroup")  # of pytest
 TRITON = sys.platform == "linux"  # nowhere else are there wheels of it; the packages declare it with the same condition
 NO_TRITON = f"there is no triton for {sys.platform}"
 # Read by triton when it is first imported, so it has to be there before Python starts.
