@@ -58,6 +58,7 @@ ENV = {
 }
 PLAIN = not sys.argv[1:]  # `nox` and no more: a part of the kernels' checks, the next part at the next commit
 PARTS = 8
+PROCESSES = ("-n", str(min(2, os.cpu_count() or 1)), "--dist", "loadgroup")  # of pytest
 TRITON = sys.platform == "linux"  # nowhere else are there wheels of it; the packages declare it with the same condition
 NO_TRITON = f"there is no triton for {sys.platform}"
 # Read by triton when it is first imported, so it has to be there before Python starts.
@@ -99,7 +100,7 @@ def install(session: nox.Session, *requirements: str, ours: dict[str, Package] =
 def install_everything(session: nox.Session, *more: str) -> None:
     """Every package of the repository and what the combined suite needs."""
     pins = [package.pin for package in PACKAGES.values()]
-    install(session, *pins, testing(), *root_settings()["test-requires"], *more)
+    install(session, *pins, testing(), "pytest-xdist", *root_settings()["test-requires"], *more)
 
 
 def install_demo(session: nox.Session) -> None:
@@ -183,7 +184,7 @@ def tests(session: nox.Session, package: Package) -> None:
     ours = closure(package)
     install(session, package.pin, testing(), "pytest-xdist", *package.settings.get("test-requires", []), ours=ours)
     session.run("python", "tools/check_isolation.py", *ours)
-    pytest(session, "-n", str(min(2, os.cpu_count() or 1)), str(package.tests))
+    pytest(session, *PROCESSES, str(package.tests))
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])
@@ -204,7 +205,7 @@ def convergence(session: nox.Session) -> None:
     """All packages together: training with and without Liger, many models, other libraries."""
     install_everything(session)
     apart = ("downstream", "test_house_rules.py", "test_readme.py", "test_scaffold.py")  # each has its own session
-    pytest(session, "tests", *(f"--ignore=tests/{name}" for name in apart))
+    pytest(session, *PROCESSES, "--dist", "loadfile", "tests", *(f"--ignore=tests/{name}" for name in apart))
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])

@@ -1,5 +1,6 @@
 """Training with and without Liger, for every installed model patch. No model is named here."""
 
+import functools
 import pydoc_data.topics
 
 import pytest
@@ -39,6 +40,12 @@ def train(pair, dtype, patched, **inputs):
     return torch.stack(losses), first, {n: p.detach() for n, p in model.named_parameters()}, logprobs
 
 
+@functools.cache
+def baseline(model_type, dtype, device):
+    """Training without Liger; the tests of a model type share it."""
+    return train(Pair(find(model_type), device), dtype, False)
+
+
 def relative(found, expected):
     return float((found.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30))
 
@@ -50,9 +57,8 @@ TYPES = sorted(registry().models)
 @pytest.mark.parametrize("inputs", MODES)
 @pytest.mark.parametrize("model_type", TYPES)
 def test_fp32(model_type, inputs, device):
-    pair = Pair(find(model_type), device)
-    losses, first, final, logprobs = train(pair, torch.float32, False)
-    got = train(pair, torch.float32, True, **inputs)
+    losses, first, final, logprobs = baseline(model_type, torch.float32, device)
+    got = train(Pair(find(model_type), device), torch.float32, True, **inputs)
     assert losses[-4:].mean() < losses[:4].mean() - 0.5, "the baseline does not learn, so equality would show nothing"
     assert float(((got[0] - losses).abs() / losses).max()) < 1e-4
     for name, gradient in first.items():
@@ -67,10 +73,9 @@ def test_fp32(model_type, inputs, device):
 @pytest.mark.parametrize("model_type", TYPES)
 def test_bf16(model_type, inputs, device):
     """bf16 runs part ways; both must stay equally close to the same training in fp32."""
-    pair = Pair(find(model_type), device)
-    truth, true_first, true_final, _ = train(pair, torch.float32, False)
-    losses, first, final, _ = train(pair, torch.bfloat16, False)
-    got, got_first, got_final, _ = train(pair, torch.bfloat16, True, **inputs)
+    truth, true_first, true_final, _ = baseline(model_type, torch.float32, device)
+    losses, first, final, _ = baseline(model_type, torch.bfloat16, device)
+    got, got_first, got_final, _ = train(Pair(find(model_type), device), torch.bfloat16, True, **inputs)
     assert (got - truth).norm() <= 2 * (losses - truth).norm() + 2**-8 * truth.norm() / STEPS**0.5
     for name, gradient in true_first.items():
         assert relative(got_first[name], gradient) <= 2 * relative(first[name], gradient) + 2**-8, name

@@ -30,6 +30,7 @@ from liger_kernels_loss._result import RETURNS
 from liger_kernels_loss.cross_entropy import cross_entropy_reference
 from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy_reference
 
+pytestmark = pytest.mark.xdist_group("ranks")
 REFERENCES = {"cross_entropy": cross_entropy_reference, "linear_cross_entropy": linear_cross_entropy_reference}
 # Positions of the arguments that are split, and the dimension.
 SPLIT = {"cross_entropy": {0: 1, 2: 0}, "linear_cross_entropy": {1: 0, 3: 0, 4: 0}}
