@@ -28,8 +28,8 @@ def test_plan_of_a_model_type():
     assert "would apply linear_cross_entropy x1, rms_norm x65, rope x32, silu_mul x32" in out
 
 
-def test_plan_of_an_unknown_type_and_of_nothing():
-    assert "'gpt2'" in plan("gpt2").stdout
+def test_plan_of_an_undeclared_type_and_of_nothing():
+    assert "would apply layer_norm x25, linear_cross_entropy x1" in plan("gpt2").stdout
     with pytest.raises(ValueError, match="'no/such' is no model directory, reachable hub id or model_type"):
         load_config("no/such")
 

@@ -12,10 +12,11 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from liger.candidates import unknown_reason
 from liger.declare import ModelPatch
 from liger.errors import AlreadyPatched, PatchRefused, UnpatchConflict, WrongOrder
 from liger.patch import MISSING, PENDING
-from liger.planner import Choices, unknown_reason
+from liger.planner import Choices
 from liger.registry import registry
 from liger.report import Report, Row, log
 from liger.swap import Spec, own, swapped_class

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from liger.declare import Probe, load
 from liger.registry import registry
 from liger.swap import Namespace, forward, original_class, own, quiet
-from liger_hf.standin import differs, said
+from liger_hf.standin import differs, gradients_differ, said
 
 WIDTH = 16
 
@@ -164,7 +164,7 @@ def _match_experts(module: Any, options: Mapping[str, Any], op: str) -> str | No
         with torch.no_grad():
             if not torch.equal(cls._apply_gate(quiet(module), x), adapted(module, x)):
                 return f"its _apply_gate does not compute {op} {said(options)}: {dtype} differs"
-    return None
+    return gradients_differ(lambda x: cls._apply_gate(quiet(module), x), lambda x: adapted(module, x), [x.float()])
 
 
 def probe_experts(module: Any, generator: torch.Generator) -> Probe:

@@ -6,7 +6,7 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from liger.errors import PatchRefused
 from liger.registry import registry
 from liger.report import IDLE
 from liger.swap import Namespace, original_class, quiet, remember_globals
-from liger_hf.standin import plain
+from liger_hf.standin import gradients_differ, plain
 
 PARAMETERS = ["q", "k", "cos", "sin"]
 FURTHER: tuple[list[str], ...] = ([], ["unsqueeze_dim"], ["position_ids", "unsqueeze_dim"])
@@ -183,7 +183,18 @@ def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str)
                         f"{upstream.__qualname__} does not rotate as layout={layout!r}, tables={tables!r} and "
                         f"cast={cast!r} say: {dtype} with {table} tables differs"
                     )
-    return None
+    q, k = (torch.randn(*batch, 4, 3, 8, generator=generator) for _ in range(2))
+    cos, sin = (torch.randn(*batch, 3 if batch else 4, 4 if tables == "pair" else 8, generator=generator) for _ in "cs")
+    return _gradients_differ(upstream, ours, (q, k), cos, sin)
+
+
+def _gradients_differ(upstream: Rotate, ours: Rotate, heads: Sequence[Tensor], *tables: Tensor) -> str | None:
+    """The same for gradients of q and k, in fp32."""
+    return gradients_differ(
+        lambda q, k: upstream(q, k, *(t.to(q.dtype) if t.is_floating_point() else t for t in tables)),
+        lambda q, k: ours(q, k, *(t.to(q.dtype) if t.is_floating_point() else t for t in tables)),
+        heads,
+    )
 
 
 @functools.cache
@@ -206,7 +217,7 @@ def _computes_complex(upstream: types.FunctionType, unsqueeze_dim: int) -> str |
                     f"{upstream.__qualname__} does not rotate as rope_complex with unsqueeze_dim={unsqueeze_dim} does: "
                     f"{dtype} differs"
                 )
-    return None
+    return _gradients_differ(upstream, ours, (q.float(), k.float()), freqs)
 
 
 class _Hit(Exception):

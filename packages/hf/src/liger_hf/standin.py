@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from liger.declare import load
+from liger.errors import ContractViolation
 from liger.registry import registry
 from liger.swap import original_class, quiet
+from liger.testing.compare import compare
+from liger.testing.contract import random_like
 from liger_hf.stub import Stub
 
 DTYPES = ((torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32))
@@ -75,6 +78,45 @@ def _compare(
         found = adapter(reference, copy, *tensors, **options)
         if found.dtype != expected.dtype or not torch.equal(found, expected):
             return f"its forward does not compute {op} {said(options)}: {dtype} with {weights} parameters differs"
+    copy = stand_in(module, torch.float32, generator, keep)
+    names = [name for name, value in copy._parameters.items() if value is not None and value.is_floating_point()]
+
+    def run(forward: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        copy._parameters.update(zip(names, tensors[len(inputs) :], strict=True))
+        return forward(*tensors[: len(inputs)])
+
+    return gradients_differ(
+        functools.partial(run, functools.partial(cls.forward, copy)),
+        functools.partial(run, functools.partial(adapter, reference, copy, **options)),
+        [*(_rows(shape, generator) for shape in inputs), *(copy._parameters[name] for name in names)],
+    )
+
+
+def gradients_differ(upstream: Callable[..., Any], ours: Callable[..., Any], leaves: Sequence[Tensor]) -> str | None:
+    """Why upstream's gradients of ``leaves``, fp32, are not those of the op within the contract, or None.
+
+    Args:
+        upstream, ours: functions of all leaves, which return one tensor or several.
+        leaves: what to differentiate; the truth is ``ours`` in fp64.
+    """
+
+    def gradients(function: Callable[..., Any], dtype: torch.dtype) -> Sequence[Tensor | None]:
+        tensors = [t.detach().to(dtype).requires_grad_() for t in leaves]
+        with torch.enable_grad():
+            out = function(*tensors)
+            outputs = [out] if isinstance(out, Tensor) else list(out)
+            return torch.autograd.grad(outputs, tensors, random_like(outputs), allow_unused=True)
+
+    kinds = [(upstream, torch.float32), (ours, torch.float32), (ours, torch.float64)]
+    for found, expected, truth in zip(*(gradients(*kind) for kind in kinds), strict=True):
+        if expected is None or truth is None:
+            if found is not None:
+                return "it has a gradient that the op does not have"
+            continue
+        try:
+            compare(found, expected, truth, reduction=truth.numel(), per_row=False)
+        except ContractViolation as violation:
+            return f"a gradient of its forward {violation}"
     return None
 
 

@@ -34,11 +34,13 @@ class Output:
 
 
 class Stub(nn.Module):
-    """Stands in for a submodule: ``forward`` is the given function."""
+    """Stands in for a submodule: ``forward`` is the given function, the parameters are those of ``original``."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], original: nn.Module | None = None) -> None:
         super().__init__()
         self.function = function
+        if original is not None:  # mamba2 asks for the dtype of the head's weight
+            self._parameters.update(original._parameters)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
@@ -83,7 +85,7 @@ def run(
     shadow = cls.__new__(cls)
     replaced = {backbone: Stub(lambda *args, **kwargs: Output(hidden))}
     if head is not None:
-        replaced[head_name] = Stub(head)
+        replaced[head_name] = Stub(head, model._modules[head_name])
     modules = {**model._modules, **replaced}
     shadow.__dict__.update(model.__dict__, _modules=modules, training=True)
     shadow.__dict__["get_output_embeddings"] = lambda: modules[head_name]  # upstream's asks the backbone first
