@@ -163,7 +163,10 @@ def _consider(candidate: Candidate, choices: Choices, reg: Registry) -> tuple[Ro
     if choices.verify:
         from liger.verify import verify_fit
 
-        status, reason = verify_fit(module, fit, actions)
+        try:
+            status, reason = verify_fit(module, fit, actions)
+        except Exception as error:
+            return left("refused", f"verify: the probe failed with {describe(error)}")
         row = replace(row, reason="; ".join(filter(None, (why, reason))))
         if status != "applied":
             return left(status, reason)

@@ -241,6 +241,10 @@ def _mlps(part: Any) -> Iterator[Guess]:
         yield fits.gated_mlp, {"act": act, "multipliers": multipliers}
     linear = _linears(part)
     others = [name for name, _ in part.named_children() if name not in linear]
+    for (gate, up, down), act_fn in itertools.product(itertools.permutations(linear, 3), [*others, None]):
+        wide = {getattr(part, gate).out_features, getattr(part, up).out_features}
+        for act in fits.GATED if wide == {getattr(part, down).in_features} else ():
+            yield fits.gated_mlp, {"act": act, "gate": gate, "up": up, "down": down, "act_fn": act_fn}
     for (merged, down), act_fn in itertools.product(itertools.permutations(linear, 2), others):
         if getattr(part, merged).out_features != 2 * getattr(part, down).in_features:
             continue

@@ -34,13 +34,22 @@ class Output:
 
 
 class Stub(nn.Module):
-    """Stands in for a submodule: ``forward`` is the given function, the parameters are those of ``original``."""
+    """Stands in for a submodule: ``forward`` is the given function, what else is asked for comes from ``original``."""
 
     def __init__(self, function: Callable[..., Any], original: nn.Module | None = None) -> None:
         super().__init__()
         self.function = function
-        if original is not None:  # mamba2 asks for the dtype of the head's weight
-            self._parameters.update(original._parameters)
+        self.__dict__["original"] = original  # as no submodule
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if (original := self.__dict__.get("original")) is None:
+                raise
+            return getattr(
+                original, name
+            )  # mamba2 asks for the head's dtype, falcon_h1 for a multiplier of the backbone
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
@@ -58,9 +67,12 @@ def children(model: Any) -> tuple[str, str]:
     if head is None or len(names) != 1:
         raise PatchRefused("its output embeddings are not a direct child of the model")
     backbone = model.base_model_prefix
-    if backbone not in modules or modules[backbone] is head:
+    if backbone in modules and modules[backbone] is not head:
+        return backbone, names[0]
+    models = [name for name, child in modules.items() if child is not head and hasattr(child, "config")]
+    if len(models) != 1:  # llama4 names its prefix after the model around it
         raise PatchRefused(f"its backbone {backbone!r} is not a direct child of the model")
-    return backbone, names[0]
+    return models[0], names[0]
 
 
 def run(
@@ -83,7 +95,7 @@ def run(
     cls: Any = type(model) if patched else original_class(model)
     backbone, head_name = children(model)
     shadow = cls.__new__(cls)
-    replaced = {backbone: Stub(lambda *args, **kwargs: Output(hidden))}
+    replaced = {backbone: Stub(lambda *args, **kwargs: Output(hidden), model._modules[backbone])}
     if head is not None:
         replaced[head_name] = Stub(head, model._modules[head_name])
     modules = {**model._modules, **replaced}
