@@ -26,6 +26,7 @@ KINDS = {
 VOCABULARY, WORDS = 128, 60  # ids from WORDS on are special tokens
 TOKENS = ("_token_id", "_token_index")  # how config fields for special tokens end
 HEADS, HEAD = 4, 16
+LARGEST = 40_000_000  # parameters of a model that is still worth its seconds
 LAYERS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth", "layers",
     "num_decoder_layers", "num_encoder_layers", "decoder_num_layers", "encoder_num_hidden_layers",
@@ -90,7 +91,8 @@ SIZES: tuple[tuple[int, str], ...] = (
         "max_position_embeddings n_positions n_ctx max_seq_len model_max_length max_target_positions context_length "
         "vocab_size_per_layer_input unpadded_vocab_size vocab_size mamba_d_ssm decoder_vocab_size src_vocab_size "
         "tgt_vocab_size max_decoder_position_embeddings max_encoder_position_embeddings max_text_positions "
-        "t2u_vocab_size t2u_max_position_embeddings",
+        "t2u_vocab_size t2u_max_position_embeddings encoder_hash_byte_group_vocab char_vocab_size audio_vocab_size "
+        "unit_hifi_gan_vocab_size mel_vocab_size codebook_vocab_size",
     ),
     (20, "max_source_positions"),
     (0, "pad_token_id"),
@@ -129,6 +131,8 @@ def make(model_type: str, cls: str, *, fill: bool = False, seed: int = 0) -> Any
                 setattr(config, name, token)
     torch.manual_seed(seed)
     model = getattr(transformers, cls)(config)
+    if (count := sum(parameter.numel() for parameter in model.parameters())) > LARGEST:
+        raise ValueError(f"it has {count / 1e6:.0f} million parameters with every known size cut")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.is_floating_point() and "norm" in name:
