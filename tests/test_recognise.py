@@ -330,3 +330,29 @@ def test_two_plugins_that_recognise_one_module(monkeypatch: pytest.MonkeyPatch) 
 def test_known_words_of_the_generator_are_the_same_fits() -> None:
     assert recognise_module(build("phi3").model.layers[0].mlp) == fits.packed_mlp(act="silu")
     assert step(build("phi3"), **batch())[0] > 0
+
+
+class DropoutMLP(AcmeMLP):
+    """Gated, with a dropout that no child shows."""
+
+    rate = 0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(nn.functional.dropout(hidden, self.config.rate, self.training))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_is_seen_also_in_evaluation(rate: float, training: bool) -> None:
+    module = DropoutMLP(8).train(training)
+    module.config = SimpleNamespace(rate=rate)
+    state = torch.random.get_rng_state()
+    found = recognise_module(module)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert found == fits.gated_mlp(act="silu") if rate == 0 else "differs in training" in str(found)
+
+
+def test_a_norm_over_other_dimensions_is_refused() -> None:
+    """Over channels and positions: equal to a layer norm on one row for each sample."""
+    assert "number of channels" in str(recognise_module(nn.GroupNorm(1, 8)))

@@ -26,6 +26,7 @@ KINDS = {
 VOCABULARY, WORDS = 128, 60  # ids from WORDS on are special tokens
 TOKENS = ("_token_id", "_token_index")  # how config fields for special tokens end
 HEADS, HEAD = 4, 16
+DROPOUT = 0.1
 LARGEST = 40_000_000  # parameters of a model that is still worth its seconds
 LAYERS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth", "layers",
@@ -129,15 +130,24 @@ def make(model_type: str, cls: str, *, fill: bool = False, seed: int = 0) -> Any
         for name, token in (("decoder_start_token_id", 1), ("pad_token_id", 0)):
             if getattr(config, name, None) is None:
                 setattr(config, name, token)
+    _check_size(cls, config)
     torch.manual_seed(seed)
     model = getattr(transformers, cls)(config)
-    if (count := sum(parameter.numel() for parameter in model.parameters())) > LARGEST:
-        raise ValueError(f"it has {count / 1e6:.0f} million parameters with every known size cut")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.is_floating_point() and "norm" in name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
     return model.float().train()
+
+
+def _check_size(cls: str, config: PretrainedConfig) -> None:
+    try:
+        with torch.device("meta"):
+            count = sum(parameter.numel() for parameter in getattr(transformers, cls)(config).parameters())
+    except Exception:  # some cannot be made on the meta device, and the errors of all others come again
+        return
+    if count > LARGEST:
+        raise ValueError(f"it has {count / 1e6:.0f} million parameters with every known size cut")
 
 
 # -- Configs -----------------------------------------------------------------------------------------------------------
@@ -171,8 +181,8 @@ def _small(name: str, value: Any, fields: Mapping[str, Any], kept: list[int], fi
         return _rope(value, fields)
     if isinstance(value, (list, tuple)) and value:
         return _small_list(name, list(value), fields, kept)
-    if type(value) is float and ("drop" in name or "jitter" in name):
-        return 0.0
+    if type(value) is float and "drop" in name and value < 1:
+        return DROPOUT  # a replacement that loses it would not be seen without
     return _small_number(name, value, fields, kept) if type(value) is int else value
 
 
@@ -209,7 +219,7 @@ def _small_list(name: str, value: list[Any], fields: Mapping[str, Any], kept: li
 
 def _rope(value: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters of the rotary embedding for a head of the small size; types that need more become the default."""
-    if any(isinstance(v, dict) for v in value.values()):
+    if any(v is None or isinstance(v, dict) for v in value.values()):
         return {kind: _rope(inner, fields) if isinstance(inner, dict) else inner for kind, inner in value.items()}
     kept = {n: v for n, v in value.items() if n in ("rope_theta", "partial_rotary_factor", "mrope_interleaved")}
     head = SMALL["qk_rope_head_dim"] if "qk_rope_head_dim" in fields else HEAD

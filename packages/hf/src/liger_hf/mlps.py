@@ -62,7 +62,7 @@ def match_gated_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None
     act_fn = options.get("act_fn", "act_fn")
     if act_fn is None:
         return _missing(module, names) or differs(
-            module, options, op=_gated(options), adapter=gated_mlp, inputs=[(3, WIDTH)]
+            module, options, op=_gated(options), adapter=gated_mlp, inputs=[(3, 2, WIDTH)]
         )
     return _match(module, options, _gated(options), gated_mlp, (*names, act_fn), *_gelu(options))
 
@@ -117,7 +117,7 @@ def _match(
             return f"hooks on its activation {type(act).__name__} would no longer be called"
     if not _computes(act, activation):
         return f"its activation {getattr(act, '__name__', type(act).__name__)} does not compute {want}"
-    return differs(module, options, op=op, adapter=adapter, inputs=[(3, WIDTH)], keep=names[-1:])
+    return differs(module, options, op=op, adapter=adapter, inputs=[(3, 2, WIDTH)], keep=names[-1:])
 
 
 def _missing(module: nn.Module, names: Sequence[str]) -> str | None:

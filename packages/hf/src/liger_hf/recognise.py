@@ -112,8 +112,7 @@ def _key(part: nn.Module) -> tuple[Any, ...]:
     """Equal for modules that get the same answer."""
     shapes = tuple((n, p if p is None else (type(p), tuple(p.shape))) for n, p in part._parameters.items())
     children = tuple((n, type(c), plain(c) if c is not None else ()) for n, c in part._modules.items())
-    experts = getattr(getattr(part, "config", None), "_experts_implementation", None)
-    return original_class(part), plain(part), shapes, children, experts
+    return original_class(part), plain(part), shapes, children
 
 
 def _try(part: nn.Module) -> Guess | str | None:
