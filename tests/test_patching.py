@@ -284,6 +284,12 @@ def test_parametrised_module_is_wrong_order(pair):
     assert not liger.is_patched(model)
 
 
+def test_a_parametrised_convolution_is_upstreams_own(pair):
+    model = pair.plain()
+    model.model.positions = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(4, 4, 3))
+    assert liger.autopatch(model).applied
+
+
 @pytest.mark.parametrize("change", ["class", "forward"])
 def test_unpatch_conflict_changes_nothing(pair, change):
     model = pair.plain()

@@ -199,6 +199,41 @@ def test_a_model_of_nobodys_is_left_right() -> None:
         liger.autopatch(acme(), strict=True)
 
 
+class NestedHead(nn.Module):
+    """Scales, then computes logits."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.decoder = head
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.decoder(0.5 * hidden)
+
+
+class AcmeLMHeadModel(AcmeForCausalLM):
+    def __init__(self, config: AcmeConfig) -> None:
+        super().__init__(config)
+        self.cls = NestedHead(self._modules.pop("lm_head"))
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.cls.decoder
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> CausalLMOutput:
+        logits = self.cls(self.model(input_ids, **kwargs).last_hidden_state)
+        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
+        return CausalLMOutput(loss=loss, logits=logits)
+
+
+def test_a_head_inside_another_module_and_what_is_done_before_it() -> None:
+    torch.manual_seed(0)
+    plain = AcmeLMHeadModel(AcmeConfig()).train()
+    patched = copy.deepcopy(plain)
+    assert "linear_cross_entropy" in {row.op for row in liger.autopatch(patched, verify=True).applied}
+    expect_equal_step(plain, patched, **IDS)
+    lazy = patched(**IDS, logits="lazy")
+    assert torch.allclose(lazy.logits, plain(**IDS).logits, atol=1e-6)
+
+
 @pytest.mark.parametrize("part", ["norm", "mlp"])
 def test_parts_work_by_themselves(part: str) -> None:
     """From the wrapper, the model without its head and one part of it alone."""

@@ -27,7 +27,8 @@ VOCABULARY, WORDS = 128, 60  # ids from WORDS on are special tokens
 TOKENS = ("_token_id", "_token_index")  # how config fields for special tokens end
 HEADS, HEAD = 4, 16
 DROPOUT = 0.1
-LARGEST = 40_000_000  # parameters of a model that is still worth its seconds
+KIND_OF_LAYER = {"layer_types": "full_attention", "mlp_layer_types": "sparse"}  # where a config has none
+LARGEST = 125_000_000  # parameters of a model that is still worth its seconds
 LAYERS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth", "layers",
     "num_decoder_layers", "num_encoder_layers", "decoder_num_layers", "encoder_num_hidden_layers",
@@ -40,7 +41,8 @@ SIZES: tuple[tuple[int, str], ...] = (
         "hidden_size d_model n_embd embed_dim embedding_size word_embed_proj_dim out_hidden_size projection_dim dim "
         "lru_width projector_hidden_size text_hidden_size encoder_hidden_size hidden_dim vision_output_dim emb_dim "
         "decoder_hidden_size cross_hidden_size output_dim embedding_dim hidden_size_global backbone_hidden_size "
-        "image_text_hidden_size attention_hidden_size vision_hidden_size decoder_dim",
+        "image_text_hidden_size attention_hidden_size vision_hidden_size decoder_dim "
+        "mamba_d_ssm",
     ),
     (
         96,
@@ -65,9 +67,9 @@ SIZES: tuple[tuple[int, str], ...] = (
     ),
     (
         2,
-        "num_key_value_heads num_experts_per_tok moe_topk moe_k linear_num_key_heads swa_num_key_value_heads "
-        "num_query_groups num_kv_heads encoder_num_key_value_heads decoder_num_key_value_heads num_experts_per_token "
-        "cross_num_key_value_heads spatial_merge_size n_mamba_heads temporal_patch_size",
+        "num_key_value_heads num_experts_per_tok moe_topk top_k_experts moe_k linear_num_key_heads "
+        "swa_num_key_value_heads num_query_groups num_kv_heads encoder_num_key_value_heads num_experts_per_token "
+        "decoder_num_key_value_heads cross_num_key_value_heads spatial_merge_size n_mamba_heads temporal_patch_size",
     ),
     (
         HEAD,
@@ -90,13 +92,13 @@ SIZES: tuple[tuple[int, str], ...] = (
     (
         VOCABULARY,
         "max_position_embeddings n_positions n_ctx max_seq_len model_max_length max_target_positions context_length "
-        "vocab_size_per_layer_input unpadded_vocab_size vocab_size mamba_d_ssm decoder_vocab_size src_vocab_size "
+        "vocab_size_per_layer_input unpadded_vocab_size vocab_size decoder_vocab_size src_vocab_size "
         "tgt_vocab_size max_decoder_position_embeddings max_encoder_position_embeddings max_text_positions "
         "t2u_vocab_size t2u_max_position_embeddings encoder_hash_byte_group_vocab char_vocab_size audio_vocab_size "
         "unit_hifi_gan_vocab_size mel_vocab_size codebook_vocab_size",
     ),
     (20, "max_source_positions"),
-    (0, "pad_token_id"),
+    (0, "pad_token_id num_kv_shared_layers"),
 )
 """A small value, and the names of config fields that get it."""
 SMALL = {name: value for value, names in SIZES for name in names.split()}
@@ -116,7 +118,7 @@ def make(model_type: str, cls: str, *, fill: bool = False, seed: int = 0) -> Any
 
     Args:
         model_type, cls: as ``types`` has them.
-        fill: give sizes that are None by default as well, which some types need.
+        fill: give sizes that are None by default as well, and no dropout, which some types need.
         seed: of its weights.
 
     Raises:
@@ -157,8 +159,7 @@ def shrink(config: PretrainedConfig, fill: bool = False) -> PretrainedConfig:
     kept = _kept_layers(fields)
     given = {name: _small(name, value, fields, kept, fill) for name, value in fields.items()}
     known = inspect.signature(type(config)).parameters
-    given = {name: value for name, value in given.items() if name in known and value is not fields[name]}
-    return type(config)(**given)
+    return type(config)(**{name: value for name, value in given.items() if name in known})
 
 
 def _kept_layers(fields: Mapping[str, Any]) -> list[int]:
@@ -176,13 +177,13 @@ def _small(name: str, value: Any, fields: Mapping[str, Any], kept: list[int], fi
     if isinstance(value, PretrainedConfig):
         return shrink(value, fill)
     if value is None and fill:
-        return _special(name, fields) if name.endswith(TOKENS) else SMALL.get(name)
+        return _filled(name, fields, kept)
     if name == "rope_parameters" and isinstance(value, dict):
         return _rope(value, fields)
     if isinstance(value, (list, tuple)) and value:
         return _small_list(name, list(value), fields, kept)
     if type(value) is float and "drop" in name and value < 1:
-        return DROPOUT  # a replacement that loses it would not be seen without
+        return 0.0 if fill else DROPOUT  # a replacement that loses it would not be seen without; some refuse it
     return _small_number(name, value, fields, kept) if type(value) is int else value
 
 
@@ -198,6 +199,15 @@ def _small_number(name: str, value: int, fields: Mapping[str, Any], kept: list[i
     return _special(name, fields) if name.endswith(TOKENS) and value >= WORDS else value
 
 
+def _filled(name: str, fields: Mapping[str, Any], kept: list[int]) -> Any:
+    """A value for a field that is None."""
+    if name in KIND_OF_LAYER:
+        return [KIND_OF_LAYER[name]] * len(kept)
+    if name == "vocabulary_map":
+        return {"<image>": WORDS, "<|extra_200|>": WORDS + 1}
+    return _special(name, fields) if name.endswith(TOKENS) else SMALL.get(name)
+
+
 def _special(name: str, fields: Mapping[str, Any]) -> int:
     """An id of its own for each special token of a config."""
     return WORDS + sorted(n for n in fields if n.endswith(TOKENS)).index(name)
@@ -207,25 +217,32 @@ def _small_list(name: str, value: list[Any], fields: Mapping[str, Any], kept: li
     count = next((fields[n] for n in LAYERS if isinstance(fields.get(n), int)), 0)
     if name.endswith("token_id"):
         return 2
+    if name == "attention_types":  # gpt_neo's: kinds of layers, and how often
+        return [[kinds, len(kept) // len(kinds)] for kinds, _ in value]
     if len(value) == count:
         value = [value[at] for at in kept]
     if name in SMALL and all(isinstance(v, int) for v in value):
         return [min(v, SMALL[name]) for v in value]
     places = ("layers", "indexes", "indices", "idxs", "layer_ids", "layer")
-    if name.endswith(places) and all(type(v) is int and v < count for v in value):
+    if name.endswith(places) and all(type(v) is int and v < (count or v + 1) for v in value):
         return [v for v in value if v < len(kept)] or [len(kept) - 1]
     return value
 
 
 def _rope(value: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters of the rotary embedding for a head of the small size; types that need more become the default."""
+    if not value:
+        return {}
     if any(v is None or isinstance(v, dict) for v in value.values()):
         return {kind: _rope(inner, fields) if isinstance(inner, dict) else inner for kind, inner in value.items()}
-    kept = {n: v for n, v in value.items() if n in ("rope_theta", "partial_rotary_factor", "mrope_interleaved")}
+    lists = {n for n, v in value.items() if isinstance(v, (list, tuple))}
+    kept = {n: v for n, v in value.items() if n not in lists}
+    if lists - {"mrope_section"}:
+        kept["rope_type"] = "default"  # longrope has a factor for each pair
     head = SMALL["qk_rope_head_dim"] if "qk_rope_head_dim" in fields else HEAD
     pairs = int(head * (value.get("partial_rotary_factor") or fields.get("partial_rotary_factor") or 1.0)) // 2
     third = pairs // 3
-    return {"rope_type": "default", **kept, "mrope_section": [pairs - 2 * third, third, third]}
+    return {**kept, "mrope_section": [pairs - 2 * third, third, third]}
 
 
 # -- Batches -----------------------------------------------------------------------------------------------------------
@@ -253,7 +270,8 @@ def batches(model: Any) -> Iterator[tuple[str, dict[str, Tensor]]]:
         images = torch.randn(2, 3, 32, 32, generator=generator)
         yield "images", {"pixel_values": images, "input_ids": ids, "labels": labels}
     yield "text", {"input_ids": ids, "labels": labels}
-    yield "text", {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    kinds = {name: torch.zeros_like(ids) for name in ("token_type_ids", "mm_token_type_ids") if name in takes}
+    yield "text", {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels, **kinds}
 
 
 def _images(model: Any, takes: Mapping[str, Any], generator: torch.Generator) -> Iterator[dict[str, Tensor]]:

@@ -133,8 +133,14 @@ def check_order(target: Module) -> None:
                     f"{path or 'the model'} is already {type(module).__name__} ({base.__module__}.{base.__name__}): "
                     f"patch before {_TOO_LATE.get(base.__name__, 'replicate')}"
                 )
+        if _is_convolution(module):
+            continue  # upstream parametrises some by weight norm (wav2vec2), and no fit is for one
         if hasattr(module, "parametrizations") and type(module).__name__.startswith("Parametrized"):
             raise WrongOrder(f"{path or 'the model'} is {type(module).__name__}: patch before register_parametrization")
+
+
+def _is_convolution(module: Module) -> bool:
+    return any(base.__name__ == "_ConvNd" for base in type(module).__mro__)
 
 
 _TOO_LATE = {
