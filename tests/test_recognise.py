@@ -234,6 +234,27 @@ def test_a_head_inside_another_module_and_what_is_done_before_it() -> None:
     assert torch.allclose(lazy.logits, plain(**IDS).logits, atol=1e-6)
 
 
+def test_logits_that_are_used_after_the_loss() -> None:
+    class Model(AcmeForCausalLM):
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> Any:
+            out = super().forward(input_ids, labels)
+            return CausalLMOutput(loss=out.loss * out.logits.amax(), logits=out.logits)
+
+    row = next(row for row in liger.plan(Model(AcmeConfig())).rows if row.cls == "Model")
+    assert (row.status, row.reason) == ("refused", "its forward uses the logits after the loss")
+
+
+def test_a_gradient_cut_between_head_and_loss() -> None:
+    class Model(AcmeForCausalLM):
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> Any:
+            logits = self.lm_head(self.model(input_ids).last_hidden_state)
+            logits = logits.detach() + 0 * logits
+            return CausalLMOutput(loss=self.loss_function(logits, labels, self.config.vocab_size), logits=logits)
+
+    row = next(row for row in liger.plan(Model(AcmeConfig())).rows if row.cls == "Model")
+    assert row.status == "refused" and "between head and loss, a gradient of its forward" in row.reason
+
+
 @pytest.mark.parametrize("part", ["norm", "mlp"])
 def test_parts_work_by_themselves(part: str) -> None:
     """From the wrapper, the model without its head and one part of it alone."""

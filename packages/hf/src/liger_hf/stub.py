@@ -79,7 +79,8 @@ def _replace(module: Any, path: str, replacement: nn.Module) -> Any:
     """A shallow copy of a module tree with another module at ``path``."""
     name, _, rest = path.partition(".")
     inner = _replace(module._modules[name], rest, replacement) if rest else replacement
-    copy = type(module).__new__(type(module))
+    cls: Any = type(module)
+    copy = cls.__new__(cls)
     copy.__dict__.update(module.__dict__, _modules={**module._modules, name: inner})
     return copy
 
