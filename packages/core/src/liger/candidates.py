@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,8 +54,7 @@ def find(root: Module, reg: Registry) -> tuple[list[Row], list[Candidate]]:
             found += _missing(scope.patch, reg.owner("model", scope.patch.model_type))
     heads: list[Found] = []
     for path, module in root.named_modules():
-        around = [scopes[name] for name in (*_around(path), "") if name in scopes]
-        for one in _of_module(path, module, around, reg):
+        for one in _of_module(path, module, _models_around(path, scopes), reg):
             (heads if isinstance(one, Candidate) and one.fit.parts else found).append(one)
     found += heads
     paths = {one.path for one in found}
@@ -75,7 +74,7 @@ def _scopes(root: Module, reg: Registry) -> dict[str, Scope]:
         model_type = getattr(getattr(module, "config", None), "model_type", None)
         if not isinstance(model_type, str):
             continue
-        outer = next((scopes[name] for name in (*_around(path), "") if name in scopes), None)
+        outer = next(iter(_models_around(path, scopes)), None)
         patch = reg.models.get(model_type)
         if patch is not None and not _is_of(module, patch):
             if outer is not None or any(_is_of(inner, patch) for inner in module.modules()):
@@ -84,6 +83,11 @@ def _scopes(root: Module, reg: Registry) -> dict[str, Scope]:
         if outer is None or _begins(module, model_type, patch, outer):
             scopes[path] = Scope(path, module, patch)
     return scopes
+
+
+def _models_around(path: str, scopes: Mapping[str, Scope]) -> list[Scope]:
+    """The models that a path is in, the innermost first."""
+    return [scopes[name] for name in dict.fromkeys((*_around(path), "")) if name in scopes]
 
 
 def _begins(module: Module, model_type: str, patch: ModelPatch | None, outer: Scope) -> bool:
@@ -137,17 +141,14 @@ def _head(path: str, model: Module, fit: Fit, owner: str, around: Sequence[Scope
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()
     if head is None:
         return
-    outermost = around[-1]
-    if outermost.path != path:
+    if (outermost := around[-1]).path == path:
+        names = [n for n, m in model.named_modules(prefix=path) if m is head]
+        yield Candidate(path, model, fit, owner, (*_around(path), *names), reason)
+    elif outermost.patch is None:  # a declaration says what it wants of the models inside
         by = original_class(outermost.model).__name__
-        reason = f"{by} around it may need its logits; for its own loss patch this model by itself"
-        yield Row(
-            path=path, cls=original_class(model).__name__, fit=fit.id, op=fit.op, status="skipped", reason=reason,
-            owner=owner,
-        )  # fmt: skip
-        return
-    names = [n for n, m in model.named_modules(prefix=path) if m is head]
-    yield Candidate(path, model, fit, owner, (*_around(path), *names), reason)
+        why = f"{by} around it may need its logits; for its own loss patch this model by itself"
+        cls = original_class(model).__name__
+        yield Row(path=path, cls=cls, fit=fit.id, op=fit.op, status="skipped", reason=why, owner=owner)
 
 
 def _missing(patch: ModelPatch, owner: str) -> Iterator[Row]:
