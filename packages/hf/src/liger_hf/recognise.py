@@ -128,19 +128,28 @@ def _try(part: nn.Module) -> Guess | str | None:
         return None
     if not reasons and any(_find(child) is not None for child in part.children()):
         return None  # a mixture's block: its parts are named
-    if not reasons:
-        return f"no fit is for a module with forward({', '.join(_parameters(part))}) and such parts"
-    nearest = max(reasons, key=_how_far)
+    nearest = max(reasons, key=_how_far, default="")
+    if _how_far(nearest) == 0:
+        parts = ", ".join(*part._modules, *part._parameters) or "none"
+        return f"no fit is for a module with forward({', '.join(_parameters(part))}) and the parts {parts}"
     return f"none of {len(guesses)} fits suits it; {reasons[nearest]}: {nearest}"
 
 
-STAGES = ("it has no", "forward takes", "its activation", "float32 with", "bfloat16 with", "a gradient of")
+STAGES = (
+    "it has no",
+    "its weight has",
+    "forward takes",
+    "its activation",
+    "float32 with",
+    "bfloat16 with",
+    "a gradient of",
+)
 """Words of the reasons of ``match``, in the order in which it looks."""
 
 
 def _how_far(reason: str) -> int:
     """How much of a module was right before ``reason`` was found."""
-    return max((at for at, words in enumerate(STAGES) if words in reason), default=len(STAGES) // 2)
+    return max((at for at, words in enumerate(STAGES) if words in reason), default=len(STAGES) // 2 if reason else 0)
 
 
 def _mismatch(part: nn.Module, make: Callable[..., Fit], options: dict[str, Any]) -> tuple[str, str | None]:

@@ -61,7 +61,9 @@ def find(model: Any, vocab: int, width: int) -> Transform:
     if reached.vocab_size != vocab:
         raise PatchRefused(f"it passes vocab_size={reached.vocab_size} to the loss, the head has {vocab} rows")
     found = _identify(grid, reached.logits.detach().float())
-    if reason := gradients_differ(lambda t: _run(model, hidden, lambda _: t, labels).logits, found.apply, [grid]):
+    if reason := gradients_differ(
+        lambda t: _run(model, hidden, lambda _: t.clone(), labels).logits, found.apply, [grid]
+    ):
         raise PatchRefused(f"between head and loss, {reason}")
     if _ends(model, hidden, grid, labels) and not _ends(model, hidden, grid[..., :0], labels):
         raise PatchRefused("its forward uses the logits after the loss")
@@ -71,7 +73,13 @@ def find(model: Any, vocab: int, width: int) -> Transform:
 def _ends(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor) -> bool:
     """Whether upstream's forward gets along with such logits, the loss given."""
     try:
-        stub.run(model, hidden, head=lambda _: logits, loss=lambda *args, **kwargs: logits.new_zeros(()), labels=labels)
+        stub.run(
+            model,
+            hidden,
+            head=lambda _: logits.clone(),
+            loss=lambda *args, **kwargs: logits.new_zeros(()),
+            labels=labels,
+        )
     except Exception:  # with full logits too: it needs more of its backbone than the stand-in has
         return False
     return True
