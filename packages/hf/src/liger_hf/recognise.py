@@ -130,7 +130,7 @@ def _try(part: nn.Module) -> Guess | str | None:
         return None  # a mixture's block: its parts are named
     nearest = max(reasons, key=_how_far, default="")
     if _how_far(nearest) == 0:
-        parts = ", ".join(*part._modules, *part._parameters) or "none"
+        parts = ", ".join([*part._modules, *part._parameters]) or "none"
         return f"no fit is for a module with forward({', '.join(_parameters(part))}) and the parts {parts}"
     return f"none of {len(guesses)} fits suits it; {reasons[nearest]}: {nearest}"
 
