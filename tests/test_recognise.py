@@ -361,7 +361,7 @@ def test_hook_liger_recognise_module() -> None:
     found = liger_recognise_module(nn.LayerNorm(8))
     assert isinstance(found, Fit) and (found.op, found.options) == ("layer_norm", {"eps": "eps"})
     assert liger_recognise_module(nn.Linear(2, 2)) is None
-    assert "no fit is for a module with forward(input) and the parts 0" in str(liger_recognise_module(PlainMLP()))
+    assert "no fit is for a module with forward(input) and the parts none" in str(liger_recognise_module(PlainMLP()))
 
 
 class PlainMLP(nn.Sequential):
