@@ -265,6 +265,13 @@ def demo_quick(session: nox.Session, offer: bool) -> None:
 
 
 @nox.session(default=False, requires=["wheels"])
+def sweep(session: nox.Session) -> None:
+    """Patch a small model of every type and compare; `nox -s sweep -- --all --write` writes docs/models.md."""
+    install_everything(session)
+    session.run("python", "tools/sweep.py", *session.posargs, env=ENV)
+
+
+@nox.session(default=False, requires=["wheels"])
 def bench(session: nox.Session) -> None:
     """Verify and time the kernels beside their peers on a GPU; `nox -s bench -- --smoke` runs in toy sizes on a CPU."""
     install_everything(session, PACKAGES["liger-core"].pin.replace("==", "[bench]=="))

@@ -89,17 +89,32 @@ GATED = {
 PACKED = ("gate_up", "up_gate", "interleaved")
 
 
-def gated_mlp(*, act: str, multipliers: bool = False) -> Fit:
+def gated_mlp(
+    *,
+    act: str,
+    multipliers: bool = False,
+    gate: str = "gate_proj",
+    up: str = "up_proj",
+    down: str = "down_proj",
+    act_fn: str | None = "act_fn",
+) -> Fit:
     """``down_proj(act(gate_proj(x)) * up_proj(x))``; calls the three submodules, so quantised ones work too.
 
     Args:
-        act: ``"silu"``, ``"gelu_pytorch_tanh"`` or ``"gelu"``; compared with the module's ``act_fn`` bit by bit.
-        multipliers: the module has a ``gate_multiplier`` and a ``down_multiplier`` (falcon_h1).
+        act: ``"silu"``, ``"gelu_pytorch_tanh"`` or ``"gelu"``; compared with the module's activation bit by bit.
+        multipliers: the module has a ``gate_multiplier`` and a ``down_multiplier`` (falcon_h1), and the usual names.
+        gate, up, down, act_fn: names of the projections and of the activation; None where its forward calls a function
+            (lfm2).
     """
     op, options = _gated("gated_mlp", act)
+    usual = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj", "act_fn": "act_fn"}
+    given = {"gate": gate, "up": up, "down": down, "act_fn": act_fn}
+    names = {name: value for name, value in given.items() if value != usual[name]}
+    if multipliers and names:
+        raise ValueError(f"gated_mlp: with multipliers the names are the usual ones, got {names}")
     adapter = "scaled_mlp" if multipliers else "gated_mlp"
     sets = (*options, "gate_multiplier") if multipliers else tuple(options)
-    return _mlp(f"{adapter}[{act}]", op, adapter, options, sets)
+    return _mlp(f"{adapter}[{act}]", op, adapter, {**options, **names}, sets)
 
 
 def packed_mlp(

@@ -12,15 +12,26 @@ from torch import Tensor, nn
 from liger.declare import Probe, load
 from liger.registry import registry
 from liger.swap import Namespace, forward, original_class, own, quiet
-from liger_hf.standin import differs, said
+from liger_hf.standin import differs, gradients_differ, said
 
 WIDTH = 16
 
 
 @forward
-def gated_mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /, **options: Any) -> Tensor:
+def gated_mlp(
+    op: Callable[..., Tensor],
+    module: Any,
+    x: Tensor,
+    /,
+    *,
+    gate: str = "gate_proj",
+    up: str = "up_proj",
+    down: str = "down_proj",
+    act_fn: str | None = "act_fn",
+    **options: Any,
+) -> Tensor:
     """(..., H) -> (..., H)."""
-    return module.down_proj(op(module.gate_proj(x), module.up_proj(x), **options))  # type: ignore[no-any-return]
+    return getattr(module, down)(op(getattr(module, gate)(x), getattr(module, up)(x), **options))  # type: ignore[no-any-return]
 
 
 @forward
@@ -47,8 +58,13 @@ def mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /) -> Tensor:
 
 def match_gated_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """Whether the submodules are there, and ``act_fn`` and the whole forward compute what the fit says."""
-    names = ("gate_proj", "up_proj", "down_proj", "act_fn")
-    return _match(module, options, _gated(options), gated_mlp, names, *_gelu(options))
+    names = [options.get(name, f"{name}_proj") for name in ("gate", "up", "down")]
+    act_fn = options.get("act_fn", "act_fn")
+    if act_fn is None:
+        return _missing(module, names) or differs(
+            module, options, op=_gated(options), adapter=gated_mlp, inputs=[(3, 2, WIDTH)]
+        )
+    return _match(module, options, _gated(options), gated_mlp, (*names, act_fn), *_gelu(options))
 
 
 def match_scaled_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
@@ -91,9 +107,8 @@ def _match(
     activation: Callable[[Tensor], Tensor],
 ) -> str | None:
     """Whether ``names`` are there, the last one computes ``activation``, and the forward what the adapter does."""
-    missing = [n for n in names if not hasattr(module, n)]
-    if missing:
-        return f"it has no {', '.join(missing)}"
+    if reason := _missing(module, names):
+        return reason
     act: Any = getattr(module, names[-1])
     if isinstance(act, nn.Module):
         if any(True for _ in act.parameters()):
@@ -102,7 +117,12 @@ def _match(
             return f"hooks on its activation {type(act).__name__} would no longer be called"
     if not _computes(act, activation):
         return f"its activation {getattr(act, '__name__', type(act).__name__)} does not compute {want}"
-    return differs(module, options, op=op, adapter=adapter, inputs=[(3, WIDTH)], keep=names[-1:])
+    return differs(module, options, op=op, adapter=adapter, inputs=[(3, 2, WIDTH)], keep=names[-1:])
+
+
+def _missing(module: nn.Module, names: Sequence[str]) -> str | None:
+    missing = [n for n in names if not hasattr(module, n)]
+    return f"it has no {', '.join(missing)}" if missing else None
 
 
 def _computes(act: Callable[[Tensor], Tensor], activation: Callable[[Tensor], Tensor]) -> bool:
@@ -164,7 +184,7 @@ def _match_experts(module: Any, options: Mapping[str, Any], op: str) -> str | No
         with torch.no_grad():
             if not torch.equal(cls._apply_gate(quiet(module), x), adapted(module, x)):
                 return f"its _apply_gate does not compute {op} {said(options)}: {dtype} differs"
-    return None
+    return gradients_differ(lambda x: cls._apply_gate(quiet(module), x), lambda x: adapted(module, x), [x.float()])
 
 
 def probe_experts(module: Any, generator: torch.Generator) -> Probe:

@@ -68,7 +68,7 @@ def gated_rms_norm(
 def match_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """Whether epsilon and weight are where the fit says, and the class computes the op."""
     return _attributes(module, options) or differs(
-        module, options, op="rms_norm", adapter=rms_norm, inputs=[(3, *_shape(module))]
+        module, options, op="rms_norm", adapter=rms_norm, inputs=[(3, 2, *_shape(module))]
     )
 
 
@@ -77,7 +77,7 @@ def match_layer_norm(module: nn.Module, options: Mapping[str, Any]) -> str | Non
     if len(getattr(module, "normalized_shape", (0,))) != 1:
         return f"it normalises over {tuple(module.normalized_shape)}, expected one dimension"  # type: ignore[arg-type]
     return _attributes(module, options) or differs(
-        module, options, op="layer_norm", adapter=layer_norm, inputs=[(3, *_shape(module))]
+        module, options, op="layer_norm", adapter=layer_norm, inputs=[(3, 2, *_shape(module))]
     )
 
 
@@ -86,7 +86,7 @@ def match_cohere_norm(module: nn.Module, options: Mapping[str, Any]) -> str | No
     if not isinstance(getattr(module, "weight", None), Tensor):
         return "it has no weight"
     return _attributes(module, options, dimensions=(1, 2)) or differs(
-        module, options, op="cohere_norm", adapter=cohere_norm, inputs=[(3, *_shape(module))]
+        module, options, op="cohere_norm", adapter=cohere_norm, inputs=[(3, 2, *_shape(module))]
     )
 
 
@@ -99,7 +99,7 @@ def match_gated_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str |
         if not isinstance(getattr(module, name, None), int):
             return f"it has no integer attribute {name!r}"
     return _attributes(module, options) or differs(
-        module, options, op="gated_rms_norm", adapter=gated_rms_norm, inputs=[(3, *_shape(module))] * 2
+        module, options, op="gated_rms_norm", adapter=gated_rms_norm, inputs=[(3, 2, *_shape(module))] * 2
     )
 
 
