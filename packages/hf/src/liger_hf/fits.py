@@ -23,13 +23,14 @@ def rms_norm(*, cast: str, eps: str = "variance_epsilon", offset: float | None =
     return _norm("rms_norm", {"cast": cast, "eps": eps, "offset": offset}, sets=("eps", "cast", "offset"))
 
 
-def layer_norm(*, eps: str | float = "eps") -> Fit:
+def layer_norm(*, eps: str | float = "eps", fp32: bool = False) -> Fit:
     """LayerNorm over the last dimension, ``weight`` and ``bias`` where the module has them; ``torch.nn.LayerNorm``.
 
     Args:
         eps: name of the module's epsilon attribute, or the number itself where upstream wrote one (olmo).
+        fp32: upstream hands float32 to ``F.layer_norm`` and rounds the result (olmo), which on a CPU has other bits.
     """
-    return _norm("layer_norm", {"eps": eps}, sets=("eps",))
+    return _norm("layer_norm", {"eps": eps, "fp32": fp32}, sets=("eps",))
 
 
 def cohere_norm(*, eps: str = "variance_epsilon") -> Fit:
@@ -89,17 +90,30 @@ GATED = {
 PACKED = ("gate_up", "up_gate", "interleaved")
 
 
-def gated_mlp(*, act: str, multipliers: bool = False) -> Fit:
+def gated_mlp(
+    *,
+    act: str,
+    multipliers: bool = False,
+    gate: str = "gate_proj",
+    up: str = "up_proj",
+    down: str = "down_proj",
+    act_fn: str | None = "act_fn",
+) -> Fit:
     """``down_proj(act(gate_proj(x)) * up_proj(x))``; calls the three submodules, so quantised ones work too.
 
     Args:
-        act: ``"silu"``, ``"gelu_pytorch_tanh"`` or ``"gelu"``; compared with the module's ``act_fn`` bit by bit.
+        act: ``"silu"``, ``"gelu_pytorch_tanh"`` or ``"gelu"``; compared with the module's activation bit by bit.
         multipliers: the module has a ``gate_multiplier`` and a ``down_multiplier`` (falcon_h1).
+        gate, up, down, act_fn: names of the projections and of the activation; None where upstream calls a function
+            (lfm2). With multipliers the names are fixed.
     """
     op, options = _gated("gated_mlp", act)
-    adapter = "scaled_mlp" if multipliers else "gated_mlp"
-    sets = (*options, "gate_multiplier") if multipliers else tuple(options)
-    return _mlp(f"{adapter}[{act}]", op, adapter, options, sets)
+    names = {"gate": gate, "up": up, "down": down, "act_fn": act_fn}
+    if not multipliers:
+        return _mlp(f"gated_mlp[{act}]", op, "gated_mlp", {**options, **names}, tuple(options))
+    if tuple(names.values()) != ("gate_proj", "up_proj", "down_proj", "act_fn"):
+        raise ValueError(f"gated_mlp: multipliers=True takes no other names, but they are {names}")
+    return _mlp(f"scaled_mlp[{act}]", op, "scaled_mlp", options, (*options, "gate_multiplier"))
 
 
 def packed_mlp(

@@ -24,12 +24,15 @@ def rms_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, cast: str,
 
 
 @forward
-def layer_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str | float) -> Tensor:
+def layer_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str | float, fp32: bool = False) -> Tensor:
     """(..., H) -> (..., H)."""
-    if isinstance(module, nn.LayerNorm) and _autocast_to_fp32(x.device.type):
+    dtype = x.dtype
+    autocast = isinstance(module, nn.LayerNorm) and _autocast_to_fp32(x.device.type)
+    if fp32 or autocast:
         x = acc(x)
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-    return op(x, weight, bias, eps=getattr(module, eps) if isinstance(eps, str) else eps)
+    y = op(x, weight, bias, eps=getattr(module, eps) if isinstance(eps, str) else eps)
+    return y.to(dtype) if fp32 else y
 
 
 def _autocast_to_fp32(device: str) -> bool:

@@ -259,6 +259,8 @@ def _attend(module: Any, hidden: Tensor, position_embeddings: Any) -> Tensor:
         further: dict[str, Any] = {"cu_seqlens": whole}
     else:
         further = {"attention_mask": None}
+        if "position_ids" in _parameters(module):
+            further["position_ids"] = torch.arange(hidden.shape[1], device=hidden.device)[None]
     further["freqs_ci" if "freqs_ci" in _parameters(module) else "position_embeddings"] = position_embeddings
     out = module.forward(hidden, **further)
     return out if isinstance(out, Tensor) else out[0]

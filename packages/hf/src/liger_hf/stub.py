@@ -34,11 +34,17 @@ class Output:
 
 
 class Stub(nn.Module):
-    """Stands in for a submodule: ``forward`` is the given function."""
+    """Stands in for a submodule: ``forward`` is the given function, everything else is as in ``original``."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], original: nn.Module | None = None) -> None:
         super().__init__()
         self.function = function
+        self.__dict__["original"] = original  # not a child
+
+    def __getattr__(self, name: str) -> Any:
+        """What upstream reads from the module beside calling it (falcon_h1's ``lm_head_multiplier``)."""
+        original = self.__dict__.get("original")
+        return super().__getattr__(name) if original is None else getattr(original, name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
@@ -55,8 +61,11 @@ def children(model: Any) -> tuple[str, str]:
     names = [name for name, child in modules.items() if child is head]
     if head is None or len(names) != 1:
         raise PatchRefused("its output embeddings are not a direct child of the model")
+    others = [name for name in modules if name not in names]
     backbone = model.base_model_prefix
-    if backbone not in modules or modules[backbone] is head:
+    if backbone not in others and len(others) == 1:
+        backbone = others[0]  # llama4's causal LM has the prefix of a model around it
+    if backbone not in others:
         raise PatchRefused(f"its backbone {backbone!r} is not a direct child of the model")
     return backbone, names[0]
 
@@ -81,9 +90,9 @@ def run(
     cls: Any = type(model) if patched else original_class(model)
     backbone, head_name = children(model)
     shadow = cls.__new__(cls)
-    replaced = {backbone: Stub(lambda *args, **kwargs: Output(hidden))}
+    replaced = {backbone: Stub(lambda *args, **kwargs: Output(hidden), model._modules[backbone])}
     if head is not None:
-        replaced[head_name] = Stub(head)
+        replaced[head_name] = Stub(head, model._modules[head_name])
     modules = {**model._modules, **replaced}
     shadow.__dict__.update(model.__dict__, _modules=modules, training=True)
     shadow.__dict__["get_output_embeddings"] = lambda: modules[head_name]  # upstream's asks the backbone first
