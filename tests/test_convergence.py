@@ -1,5 +1,9 @@
-"""Training with and without Liger, for every installed model patch. No model is named here."""
+"""Training with and without Liger, for every installed model patch. No model is named here.
 
+In a part of the checks (`LIGER_TEST_PART`) each package is there with one case or more, with others in the next part.
+"""
+
+import itertools
 import pydoc_data.topics
 
 import pytest
@@ -7,6 +11,7 @@ import torch
 
 import liger
 from liger.registry import registry
+from liger.testing.kernels import part
 from liger.testing.models import Pair, find, gradients
 
 STEPS, ROWS, TOKENS, TOP = 32, 4, 64, 5
@@ -43,12 +48,21 @@ def relative(found, expected):
     return float((found.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30))
 
 
-MODES = [pytest.param({}, id="fused-loss"), pytest.param({"logits": "full"}, id="with-logits")]
-TYPES = sorted(registry().models)
+MODES = {"fused-loss": {}, "with-logits": {"logits": "full"}}
 
 
-@pytest.mark.parametrize("inputs", MODES)
-@pytest.mark.parametrize("model_type", TYPES)
+def cases(test):
+    """Model types and modes of ``test`` in this part."""
+    index, of = part()
+    types = sorted(registry().models, key=lambda name: (registry().owner("model", name), name))
+    chosen = []
+    for _, names in itertools.groupby(types, lambda name: registry().owner("model", name)):
+        every = list(itertools.product(names, ("fp32", "bf16"), MODES))
+        chosen += every[index % min(of, len(every)) :: of]
+    return [pytest.param(name, MODES[mode], id=f"{name}-{mode}") for name, which, mode in chosen if which == test]
+
+
+@pytest.mark.parametrize("model_type, inputs", cases("fp32"))
 def test_fp32(model_type, inputs, device):
     pair = Pair(find(model_type), device)
     losses, first, final, logprobs = train(pair, torch.float32, False)
@@ -63,8 +77,7 @@ def test_fp32(model_type, inputs, device):
     assert float((got[3].gather(-1, indices) - values).abs().max()) < 1e-2
 
 
-@pytest.mark.parametrize("inputs", MODES)
-@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize("model_type, inputs", cases("bf16"))
 def test_bf16(model_type, inputs, device):
     """bf16 runs part ways; both must stay equally close to the same training in fp32."""
     pair = Pair(find(model_type), device)
