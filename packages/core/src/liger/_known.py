@@ -44,8 +44,13 @@ OPS: dict[str, str] = {
 }
 
 MODELS: dict[str, str] = {
+    "arcee": "liger-models-llama",
     "gemma": "liger-models-gemma",
     "gemma2": "liger-models-gemma",
     "gemma3_text": "liger-models-gemma",
+    "gemma4_text": "liger-models-gemma",
     "llama": "liger-models-llama",
+    "llama4_text": "liger-models-llama",
+    "smollm3": "liger-models-llama",
+    "vaultgemma": "liger-models-gemma",
 }
