@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from transformers import Gemma2Config, Gemma3TextConfig, GemmaConfig
+from transformers import (
+    Gemma2Config,
+    Gemma3TextConfig,
+    Gemma4TextConfig,
+    GemmaConfig,
+    VaultGemmaConfig,
+)
 
 _SMALL: dict[str, Any] = {
     "vocab_size": 256,
@@ -39,4 +45,27 @@ def gemma3_text() -> Gemma3TextConfig:
         query_pre_attn_scalar=32,
         sliding_window=16,
         layer_types=["sliding_attention", "full_attention"],
+    )
+
+
+def vaultgemma() -> VaultGemmaConfig:
+    """As Gemma 2, with norms only in front of attention and MLP."""
+    return VaultGemmaConfig(
+        **_SMALL,
+        query_pre_attn_scalar=32,
+        sliding_window=16,
+        attn_logit_softcapping=20.0,
+        final_logit_softcapping=5.0,
+    )
+
+
+def gemma4_text() -> Gemma4TextConfig:
+    """Norms on values too, and a second embedding for each layer."""
+    return Gemma4TextConfig(
+        **_SMALL | {"global_head_dim": 32},
+        vocab_size_per_layer_input=256,
+        hidden_size_per_layer_input=16,
+        sliding_window=16,
+        layer_types=["sliding_attention", "full_attention"],
+        final_logit_softcapping=5.0,
     )

@@ -1,4 +1,4 @@
-"""Gemma, Gemma 2 and the text part of Gemma 3."""
+"""Gemma, Gemma 2, VaultGemma, and the text parts of Gemma 3 and 4."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,8 +35,28 @@ GEMMA3_TEXT = replace(
     mini="liger_models_gemma.mini:gemma3_text",
 )
 
+VAULTGEMMA = replace(
+    GEMMA2,
+    model_type="vaultgemma",
+    module="transformers.models.vaultgemma.modeling_vaultgemma",
+    fits={"VaultGemmaRMSNorm": NORM, "VaultGemmaMLP": MLP, "VaultGemmaAttention": ROPE},
+    mini="liger_models_gemma.mini:vaultgemma",
+)
+
+GEMMA4_TEXT = replace(
+    GEMMA2,
+    model_type="gemma4_text",
+    module="transformers.models.gemma4.modeling_gemma4",
+    fits={
+        "Gemma4RMSNorm": fits.rms_norm(cast="fp32-weight", eps="eps"),
+        "Gemma4TextMLP": MLP,
+        # Gemma4TextAttention: rotates q and k one at a time, and k not in each layer
+    },
+    mini="liger_models_gemma.mini:gemma4_text",
+)
+
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
     """Register the Gemma family."""
-    return [GEMMA, GEMMA2, GEMMA3_TEXT]
+    return [GEMMA, GEMMA2, GEMMA3_TEXT, VAULTGEMMA, GEMMA4_TEXT]
