@@ -1,1 +1,1 @@
-"""Liger for Gemma, Gemma 2 and Gemma 3 text models."""
+"""Liger for Gemma, Gemma 2, VaultGemma, and Gemma 3 and 4 text models."""
