@@ -51,6 +51,10 @@ MODELS: dict[str, str] = {
     "gemma4_text": "liger-models-gemma",
     "llama": "liger-models-llama",
     "llama4_text": "liger-models-llama",
+    "ministral": "liger-models-mistral",
+    "ministral3": "liger-models-mistral",
+    "mistral": "liger-models-mistral",
+    "mixtral": "liger-models-mistral",
     "smollm3": "liger-models-llama",
     "vaultgemma": "liger-models-gemma",
 }

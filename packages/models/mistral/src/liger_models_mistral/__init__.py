@@ -1,0 +1,1 @@
+"""Liger for Mistral, Ministral and Mixtral models."""
