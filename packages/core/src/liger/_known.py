@@ -55,6 +55,13 @@ MODELS: dict[str, str] = {
     "ministral3": "liger-models-mistral",
     "mistral": "liger-models-mistral",
     "mixtral": "liger-models-mistral",
+    "qwen2": "liger-models-qwen",
+    "qwen2_moe": "liger-models-qwen",
+    "qwen3": "liger-models-qwen",
+    "qwen3_5_moe_text": "liger-models-qwen",
+    "qwen3_5_text": "liger-models-qwen",
+    "qwen3_moe": "liger-models-qwen",
+    "qwen3_next": "liger-models-qwen",
     "smollm3": "liger-models-llama",
     "vaultgemma": "liger-models-gemma",
 }
