@@ -45,6 +45,8 @@ OPS: dict[str, str] = {
 
 MODELS: dict[str, str] = {
     "arcee": "liger-models-llama",
+    "cohere": "liger-models-cohere",
+    "cohere2": "liger-models-cohere",
     "gemma": "liger-models-gemma",
     "gemma2": "liger-models-gemma",
     "gemma3_text": "liger-models-gemma",
