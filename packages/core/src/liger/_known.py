@@ -59,6 +59,7 @@ MODELS: dict[str, str] = {
     "glm4_moe": "liger-models-glm",
     "glm4_moe_lite": "liger-models-glm",
     "glm_moe_dsa": "liger-models-glm",
+    "gpt_oss": "liger-models-gpt-oss",
     "granite": "liger-models-granite",
     "granitemoe": "liger-models-granite",
     "granitemoehybrid": "liger-models-granite",
