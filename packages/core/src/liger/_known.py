@@ -70,6 +70,7 @@ MODELS: dict[str, str] = {
     "ministral3": "liger-models-mistral",
     "mistral": "liger-models-mistral",
     "mixtral": "liger-models-mistral",
+    "nemotron": "liger-models-nemotron",
     "olmo": "liger-models-olmo",
     "olmo2": "liger-models-olmo",
     "olmo3": "liger-models-olmo",
