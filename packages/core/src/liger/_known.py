@@ -64,6 +64,8 @@ MODELS: dict[str, str] = {
     "granitemoe": "liger-models-granite",
     "granitemoehybrid": "liger-models-granite",
     "granitemoeshared": "liger-models-granite",
+    "hunyuan_v1_dense": "liger-models-hunyuan",
+    "hunyuan_v1_moe": "liger-models-hunyuan",
     "llama": "liger-models-llama",
     "llama4_text": "liger-models-llama",
     "ministral": "liger-models-mistral",
