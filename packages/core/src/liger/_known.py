@@ -50,6 +50,8 @@ MODELS: dict[str, str] = {
     "deepseek_v2": "liger-models-deepseek",
     "deepseek_v3": "liger-models-deepseek",
     "deepseek_v4": "liger-models-deepseek",
+    "exaone4": "liger-models-exaone4",
+    "exaone_moe": "liger-models-exaone4",
     "gemma": "liger-models-gemma",
     "gemma2": "liger-models-gemma",
     "gemma3_text": "liger-models-gemma",
