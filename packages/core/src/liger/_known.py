@@ -52,6 +52,7 @@ MODELS: dict[str, str] = {
     "deepseek_v4": "liger-models-deepseek",
     "exaone4": "liger-models-exaone4",
     "exaone_moe": "liger-models-exaone4",
+    "falcon_h1": "liger-models-falcon-h1",
     "gemma": "liger-models-gemma",
     "gemma2": "liger-models-gemma",
     "gemma3_text": "liger-models-gemma",
