@@ -71,6 +71,8 @@ MODELS: dict[str, str] = {
     "hunyuan_v1_moe": "liger-models-hunyuan",
     "llama": "liger-models-llama",
     "llama4_text": "liger-models-llama",
+    "minimax": "liger-models-minimax",
+    "minimax_m2": "liger-models-minimax",
     "ministral": "liger-models-mistral",
     "ministral3": "liger-models-mistral",
     "mistral": "liger-models-mistral",
