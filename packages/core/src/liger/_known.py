@@ -50,6 +50,8 @@ MODELS: dict[str, str] = {
     "deepseek_v2": "liger-models-deepseek",
     "deepseek_v3": "liger-models-deepseek",
     "deepseek_v4": "liger-models-deepseek",
+    "ernie4_5": "liger-models-ernie4-5",
+    "ernie4_5_moe": "liger-models-ernie4-5",
     "exaone4": "liger-models-exaone4",
     "exaone_moe": "liger-models-exaone4",
     "falcon_h1": "liger-models-falcon-h1",
