@@ -95,6 +95,7 @@ MODELS: dict[str, str] = {
     "qwen3_5_text": "liger-models-qwen",
     "qwen3_moe": "liger-models-qwen",
     "qwen3_next": "liger-models-qwen",
+    "seed_oss": "liger-models-seed-oss",
     "smollm3": "liger-models-llama",
     "vaultgemma": "liger-models-gemma",
 }
