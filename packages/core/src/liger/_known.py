@@ -71,6 +71,8 @@ MODELS: dict[str, str] = {
     "granitemoeshared": "liger-models-granite",
     "hunyuan_v1_dense": "liger-models-hunyuan",
     "hunyuan_v1_moe": "liger-models-hunyuan",
+    "lfm2": "liger-models-lfm2",
+    "lfm2_moe": "liger-models-lfm2",
     "llama": "liger-models-llama",
     "llama4_text": "liger-models-llama",
     "minimax": "liger-models-minimax",
