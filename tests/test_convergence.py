@@ -33,7 +33,7 @@ def train(pair, dtype, patched, **inputs):
     losses, first = [], None
     for ids in batches(pair.device):
         optimizer.zero_grad()
-        loss = model(input_ids=ids, labels=ids, **(inputs if patched else {})).loss
+        loss = model(**pair.seen(ids), labels=ids, **(inputs if patched else {})).loss
         loss.backward()
         first = first or gradients(model)
         optimizer.step()

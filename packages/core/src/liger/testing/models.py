@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RELATIVE = 1e-5
 """Bound on loss and gradients against unpatched in fp32, relative to each tensor's norm (DESIGN 8)."""
-ALWAYS = ("pinned", "loss-and-gradients-fp32", "undo")
+ALWAYS = ("pinned", "loss-and-gradients-fp32", "images", "undo")
 """Checks that belong to every part: they are quick, and a change upstream shows in them first."""
 
 
@@ -61,6 +61,8 @@ def _checks(patch: ModelPatch) -> list[Check]:
 
     out = []
     for name, function in vars(upstream).items():
+        if name == "check_images" and patch.images is None:
+            continue  # it sees nothing
         if name.startswith("check_") and getattr(function, "__module__", "") == upstream.__name__:
             out.append(Check(name.removeprefix("check_").replace("_", "-"), _bind(function, patch)))
     return out
@@ -79,14 +81,15 @@ class Pair:
 
     def plain(self, dtype: torch.dtype = torch.float32, seed: int = 0, **config: Any) -> Any:
         """A mini model in training mode; equal seeds give equal weights."""
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
         made = load(self.patch.mini)()
         for name, value in config.items():
             setattr(made, name, value)
+        auto = AutoModelForCausalLM if self.patch.images is None else AutoModelForImageTextToText
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model: Any = AutoModelForCausalLM.from_config(made)  # type: ignore[no-untyped-call]
+            model: Any = auto.from_config(made)  # type: ignore[no-untyped-call]
             for name, parameter in model.named_parameters():
                 if "norm" in name:  # upstream initialises all to one value, which would hide a weight that is not read
                     torch.nn.init.normal_(parameter, mean=float(parameter.detach().mean()), std=0.2)
@@ -109,6 +112,11 @@ class Pair:
         labels = ids.clone()
         labels[:, :ignored] = -100
         return {"input_ids": ids.to(self.device), "labels": labels.to(self.device)}
+
+    def seen(self, ids: torch.Tensor) -> dict[str, Any]:
+        """What the forward takes for these token ids (B, T): with an image in each row, if the model sees."""
+        inputs = {"input_ids": ids} if self.patch.images is None else load(self.patch.images)(ids)
+        return {name: value.to(self.device) for name, value in inputs.items()}
 
 
 def step(model: Any, **inputs: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor], Any]:
