@@ -63,6 +63,8 @@ MODELS: dict[str, str] = {
     "glm4": "liger-models-glm",
     "glm4_moe": "liger-models-glm",
     "glm4_moe_lite": "liger-models-glm",
+    "glm4v": "liger-models-glm",
+    "glm4v_moe": "liger-models-glm",
     "glm_moe_dsa": "liger-models-glm",
     "gpt_oss": "liger-models-gpt-oss",
     "granite": "liger-models-granite",

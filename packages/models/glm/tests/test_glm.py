@@ -4,7 +4,7 @@ import pytest
 
 from liger.testing import model_checks
 
-MODEL_TYPES = ["glm4", "glm", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa"]
+MODEL_TYPES = ["glm4", "glm", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "glm4v", "glm4v_moe"]
 CHECKS = [pytest.param(*p.values, id=f"{t}-{p.id}") for t in MODEL_TYPES for p in model_checks(t)]
 
 

@@ -1,4 +1,4 @@
-"""GLM 4, GLM 4.5 and later mixtures."""
+"""GLM 4, GLM 4.5 and later mixtures, and those that see."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +12,8 @@ MLP = fits.gated_mlp(act="silu")
 PACKED_MLP = fits.packed_mlp(act="silu")
 EXPERTS = fits.experts(act="silu")
 ROPE = fits.rope("interleaved", tables="first half")
+VISION_ROPE = fits.rope("half", cast="fp32", function="apply_rotary_pos_emb_vision")
+LAYER_NORM = fits.layer_norm()
 MLA_ROPE = fits.rope("deinterleave", tables="first half", function="apply_rotary_pos_emb_interleave")
 
 GLM4 = ModelPatch(
@@ -78,8 +80,42 @@ GLM_MOE_DSA = replace(
     mini="liger_models_glm.mini:glm_moe_dsa",
 )
 
+GLM4V = replace(
+    GLM4,
+    model_type="glm4v",
+    module="transformers.models.glm4v.modeling_glm4v",
+    fits={
+        "Glm4vRMSNorm": NORM,
+        "Glm4vTextMLP": PACKED_MLP,
+        "Glm4vTextAttention": fits.rope("interleaved"),
+        "Glm4VisionMlp": MLP,
+        "Glm4vVisionAttention": VISION_ROPE,
+        "torch.nn.modules.normalization.LayerNorm": LAYER_NORM,
+        # Glm4vVisionPatchMerger: gated, with a norm in front of it
+    },
+    mini="liger_models_glm.mini:glm4v",
+    images="liger_models_glm.mini:images",
+)
+
+GLM4V_MOE = replace(
+    GLM4V,
+    model_type="glm4v_moe",
+    module="transformers.models.glm4v_moe.modeling_glm4v_moe",
+    fits={
+        "Glm4vMoeTextRMSNorm": NORM,
+        "Glm4vMoeTextMLP": MLP,
+        "Glm4vMoeTextExperts": EXPERTS,
+        "Glm4vMoeTextAttention": fits.rope("half"),
+        "Glm4vMoeRMSNorm": NORM,
+        "Glm4vMoeisionMlp": MLP,
+        "Glm4vMoeVisionAttention": VISION_ROPE,
+        "torch.nn.modules.normalization.LayerNorm": LAYER_NORM,
+    },
+    mini="liger_models_glm.mini:glm4v_moe",
+)
+
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
-    """Register the family."""
-    return [GLM4, GLM, GLM4_MOE, GLM4_MOE_LITE, GLM_MOE_DSA]
+    """Register the GLM family."""
+    return [GLM4, GLM, GLM4_MOE, GLM4_MOE_LITE, GLM_MOE_DSA, GLM4V, GLM4V_MOE]
