@@ -14,7 +14,7 @@ from liger.registry import registry
 from liger.testing.kernels import part
 from liger.testing.models import Pair, find, gradients
 
-STEPS, ROWS, TOKENS, TOP = 32, 4, 64, 5
+STEPS, ROWS, TOKENS, TOP, RATE = 32, 4, 64, 5, 1e-3
 
 
 def batches(device):
@@ -29,7 +29,7 @@ def train(pair, dtype, patched, **inputs):
     model = pair.plain(dtype)
     if patched:
         liger.autopatch(model, strict=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=1e-5)
     losses, first = [], None
     for ids in batches(pair.device):
         optimizer.zero_grad()
@@ -44,8 +44,18 @@ def train(pair, dtype, patched, **inputs):
     return torch.stack(losses), first, {n: p.detach() for n, p in model.named_parameters()}, logprobs
 
 
-def relative(found, expected):
-    return float((found.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30))
+def relative(found, expected, least=1e-30):
+    return float((found.double() - expected.double()).norm() / expected.double().norm().clamp_min(least))
+
+
+def noise(gradients):
+    """Norm below which a gradient may be one fp32 rounding of the largest: that of a bias of keys is nothing else."""
+    return max(float(g.norm()) for g in gradients.values()) * torch.finfo(torch.float32).eps / 1e-5
+
+
+def moved(parameter):
+    """How far AdamW can move a parameter: one that begins at 0 and has no gradient but noise is small beside it."""
+    return STEPS * RATE * parameter.numel() ** 0.5
 
 
 MODES = {"fused-loss": {}, "with-logits": {"logits": "full"}}
@@ -70,9 +80,9 @@ def test_fp32(model_type, inputs, device):
     assert losses[-4:].mean() < losses[:4].mean() - 0.5, "the baseline does not learn, so equality would show nothing"
     assert float(((got[0] - losses).abs() / losses).max()) < 1e-4
     for name, gradient in first.items():
-        assert relative(got[1][name], gradient) < 1e-5, name
+        assert relative(got[1][name], gradient, noise(first)) < 1e-5, name
     for name, parameter in final.items():
-        assert relative(got[2][name], parameter) < 1e-3, name
+        assert relative(got[2][name], parameter, moved(parameter)) < 1e-3, name
     values, indices = logprobs.topk(TOP)
     assert float((got[3].gather(-1, indices) - values).abs().max()) < 1e-2
 
@@ -86,6 +96,8 @@ def test_bf16(model_type, inputs, device):
     got, got_first, got_final, _ = train(pair, torch.bfloat16, True, **inputs)
     assert (got - truth).norm() <= 2 * (losses - truth).norm() + 2**-8 * truth.norm() / STEPS**0.5
     for name, gradient in true_first.items():
-        assert relative(got_first[name], gradient) <= 2 * relative(first[name], gradient) + 2**-8, name
+        found, expected = (relative(g[name], gradient, noise(true_first)) for g in (got_first, first))
+        assert found <= 2 * expected + 2**-8, name
     for name, parameter in true_final.items():
-        assert relative(got_final[name], parameter) <= 2 * relative(final[name], parameter) + 2**-8, name
+        found, expected = (relative(p[name], parameter, moved(parameter)) for p in (got_final, final))
+        assert found <= 2 * expected + 2**-8, name

@@ -80,7 +80,12 @@ def match_layer_norm(module: nn.Module, options: Mapping[str, Any]) -> str | Non
     if len(getattr(module, "normalized_shape", (0,))) != 1:
         return f"it normalises over {tuple(module.normalized_shape)}, expected one dimension"  # type: ignore[arg-type]
     return _attributes(module, options) or differs(
-        module, options, op="layer_norm", adapter=layer_norm, inputs=[(3, *_shape(module))]
+        module,
+        options,
+        op="layer_norm",
+        adapter=layer_norm,
+        inputs=[(3, *_shape(module))],
+        mixed=False,  # torch's function for mixed dtypes has other bits on a CPU
     )
 
 

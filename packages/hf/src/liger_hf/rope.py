@@ -52,6 +52,8 @@ def as_upstream(upstream: types.FunctionType, op: Rotate, layout: str, tables: s
         if tables == "first half":
             half = cos.shape[-1] // 2
             cos, sin = cos[..., :half], sin[..., :half]
+        if unsqueeze_dim == 0:  # of tables without a batch (pixtral)
+            cos, sin, unsqueeze_dim = cos[None], sin[None], 1
         per = "column" if tables == "column" else "pair"
         return op(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim, layout=layout, tables=per, cast=cast)
 
