@@ -1,1 +1,1 @@
-"""Liger for Mistral, Ministral and Mixtral models."""
+"""Liger for Mistral, Mistral 3, Ministral and Mixtral models."""

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from transformers import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
+import torch
+from torch import Tensor
+from transformers import Ministral3Config, MinistralConfig, Mistral3Config, MistralConfig, MixtralConfig
 
 _SMALL: dict[str, Any] = {
     "vocab_size": 256,
@@ -41,3 +43,28 @@ def ministral3() -> Ministral3Config:
 def mixtral() -> MixtralConfig:
     """Four experts, of which two see a token."""
     return MixtralConfig(**{**_SMALL, "intermediate_size": 64}, num_local_experts=4, num_experts_per_tok=2)
+
+
+def images(ids: Tensor) -> dict[str, Tensor]:
+    """An image of 16 patches of 4 x 4 pixels in each row: four tokens."""
+    ids = ids.clone()
+    ids[:, 3:7] = 251
+    pixels = torch.randn(len(ids), 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    return {"input_ids": ids, "pixel_values": pixels, "image_sizes": torch.tensor([[16, 16]] * len(ids))}
+
+
+def mistral3() -> Mistral3Config:
+    """Mistral behind a Pixtral tower, whose patches are merged two by two."""
+    vision = {
+        "model_type": "pixtral",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "head_dim": 32,
+        "image_size": 16,
+        "patch_size": 4,
+        "hidden_act": "silu",
+    }
+    text = {**_SMALL, "model_type": "mistral"}
+    return Mistral3Config(text_config=text, vision_config=vision, image_token_index=251)

@@ -1,4 +1,4 @@
-"""Mistral, Ministral, Ministral 3 and Mixtral."""
+"""Mistral, Ministral, Ministral 3, Mixtral, and Mistral 3 with its tower Pixtral."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +10,7 @@ from liger_hf import fits
 NORM = fits.rms_norm(cast="llama")
 MLP = fits.gated_mlp(act="silu")
 ROPE = fits.rope("half")
+TOWER = "transformers.models.pixtral.modeling_pixtral"
 
 MISTRAL = ModelPatch(
     model_type="mistral",
@@ -43,8 +44,23 @@ MIXTRAL = replace(
     mini="liger_models_mistral.mini:mixtral",
 )
 
+MISTRAL3 = replace(
+    MISTRAL,
+    model_type="mistral3",
+    module="transformers.models.mistral3.modeling_mistral3",
+    fits={
+        **{f"{MISTRAL.module}.{name}": fit for name, fit in MISTRAL.fits.items()},
+        f"{TOWER}.PixtralRMSNorm": NORM,
+        f"{TOWER}.PixtralMLP": fits.gated_mlp(act="silu"),
+        f"{TOWER}.PixtralAttention": ROPE,
+        "Mistral3RMSNorm": NORM,
+    },
+    mini="liger_models_mistral.mini:mistral3",
+    images="liger_models_mistral.mini:images",
+)
+
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
     """Register the Mistral family."""
-    return [MISTRAL, MINISTRAL, MINISTRAL3, MIXTRAL]
+    return [MISTRAL, MINISTRAL, MINISTRAL3, MIXTRAL, MISTRAL3]
