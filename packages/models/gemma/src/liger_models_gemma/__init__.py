@@ -1,1 +1,1 @@
-"""Liger for Gemma, Gemma 2, VaultGemma, and Gemma 3 and 4 text models."""
+"""Liger for Gemma, Gemma 2, 3 and 4, VaultGemma and PaliGemma models."""
