@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from transformers import ArceeConfig, Llama4TextConfig, LlamaConfig, SmolLM3Config
+import torch
+from torch import Tensor
+from transformers import ArceeConfig, Llama4TextConfig, LlamaConfig, MllamaConfig, SmolLM3Config
 
 _SMALL: dict[str, Any] = {
     "vocab_size": 256,
@@ -45,3 +47,35 @@ def llama4_text() -> Llama4TextConfig:
         attention_chunk_size=16,
         floor_scale=8,
     )
+
+
+def images(ids: Tensor) -> dict[str, Tensor]:
+    """An image of one tile of 16 patches of 4 x 4 pixels in each row, to which all tokens attend."""
+    rows = len(ids)
+    return {
+        "input_ids": ids,
+        "pixel_values": torch.randn(rows, 1, 1, 3, 16, 16, generator=torch.Generator().manual_seed(0)),
+        "aspect_ratio_ids": torch.ones(rows, 1, dtype=torch.long),
+        "aspect_ratio_mask": torch.ones(rows, 1, 1, dtype=torch.long),
+        "cross_attention_mask": torch.ones(rows, ids.shape[1], 1, 1, dtype=torch.long),
+    }
+
+
+def mllama() -> MllamaConfig:
+    """Two layers of self-attention, between them one that attends to the image."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    text = {**_SMALL, "num_hidden_layers": 3, "cross_attention_layers": [1], "pad_token_id": 0, "rope_parameters": rope}
+    vision = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_global_layers": 1,
+        "attention_heads": 2,
+        "image_size": 16,
+        "patch_size": 4,
+        "max_num_tiles": 1,
+        "supported_aspect_ratios": [[1, 1]],
+        "intermediate_layers_indices": [0],
+        "vision_output_dim": 128,
+    }
+    return MllamaConfig(text_config=text, vision_config=vision, image_token_index=251)

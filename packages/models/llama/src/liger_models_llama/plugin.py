@@ -1,4 +1,4 @@
-"""Llama 2, 3 and everything else with model_type "llama", Llama 4, SmolLM 3 and Arcee."""
+"""Llama 2, 3 and everything else with model_type "llama", Llama 3.2 Vision, Llama 4 text, SmolLM 3 and Arcee."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,8 +52,22 @@ LLAMA4_TEXT = replace(
     mini="liger_models_llama.mini:llama4_text",
 )
 
+MLLAMA = replace(
+    LLAMA,
+    model_type="mllama",
+    module="transformers.models.mllama.modeling_mllama",
+    fits={
+        "MllamaTextRMSNorm": NORM,
+        "MllamaTextMLP": fits.gated_mlp(act="silu"),
+        "MllamaTextSelfAttention": ROPE,
+        "torch.nn.modules.normalization.LayerNorm": fits.layer_norm(),
+    },
+    mini="liger_models_llama.mini:mllama",
+    images="liger_models_llama.mini:images",
+)
+
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
     """Register the Llama family."""
-    return [LLAMA, SMOLLM3, ARCEE, LLAMA4_TEXT]
+    return [LLAMA, SMOLLM3, ARCEE, LLAMA4_TEXT, MLLAMA]
