@@ -4,7 +4,7 @@ import pytest
 
 from liger.testing import model_checks
 
-MODEL_TYPES = ["cohere", "cohere2"]
+MODEL_TYPES = ["cohere", "cohere2", "cohere2_vision"]
 CHECKS = [pytest.param(*p.values, id=f"{t}-{p.id}") for t in MODEL_TYPES for p in model_checks(t)]
 
 

@@ -1,4 +1,4 @@
-"""Command R and Command A."""
+"""Command R and Command A, also with vision."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,8 +35,20 @@ COHERE2 = replace(
     mini="liger_models_cohere.mini:cohere2",
 )
 
+COHERE2_VISION = replace(
+    COHERE2,
+    model_type="cohere2_vision",
+    module="transformers.models.cohere2_vision.modeling_cohere2_vision",
+    fits={
+        **{f"{COHERE2.module}.{name}": fit for name, fit in COHERE2.fits.items()},
+        "torch.nn.modules.normalization.LayerNorm": fits.layer_norm(),
+    },
+    mini="liger_models_cohere.mini:cohere2_vision",
+    images="liger_models_cohere.mini:images",
+)
+
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
     """Register the family."""
-    return [COHERE, COHERE2]
+    return [COHERE, COHERE2, COHERE2_VISION]
