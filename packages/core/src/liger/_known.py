@@ -76,6 +76,7 @@ MODELS: dict[str, str] = {
     "granitemoeshared": "liger-models-granite",
     "hunyuan_v1_dense": "liger-models-hunyuan",
     "hunyuan_v1_moe": "liger-models-hunyuan",
+    "idefics3": "liger-models-smolvlm",
     "lfm2": "liger-models-lfm2",
     "lfm2_moe": "liger-models-lfm2",
     "llama": "liger-models-llama",
@@ -113,5 +114,6 @@ MODELS: dict[str, str] = {
     "qwen3_vl_moe": "liger-models-qwen",
     "seed_oss": "liger-models-seed-oss",
     "smollm3": "liger-models-llama",
+    "smolvlm": "liger-models-smolvlm",
     "vaultgemma": "liger-models-gemma",
 }
