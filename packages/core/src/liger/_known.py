@@ -77,6 +77,7 @@ MODELS: dict[str, str] = {
     "hunyuan_v1_dense": "liger-models-hunyuan",
     "hunyuan_v1_moe": "liger-models-hunyuan",
     "idefics3": "liger-models-smolvlm",
+    "internvl": "liger-models-internvl",
     "lfm2": "liger-models-lfm2",
     "lfm2_moe": "liger-models-lfm2",
     "llama": "liger-models-llama",
