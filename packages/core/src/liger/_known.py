@@ -82,6 +82,8 @@ MODELS: dict[str, str] = {
     "lfm2_moe": "liger-models-lfm2",
     "llama": "liger-models-llama",
     "llama4_text": "liger-models-llama",
+    "llava": "liger-models-llava",
+    "llava_next": "liger-models-llava",
     "minimax": "liger-models-minimax",
     "minimax_m2": "liger-models-minimax",
     "ministral": "liger-models-mistral",
