@@ -1,10 +1,10 @@
 """A config that trains in seconds."""
 
-from transformers import MistralConfig
+from transformers import CwmConfig
 
 
-def mistral():
-    return MistralConfig(
+def cwm():
+    return CwmConfig(
         vocab_size=256,
         hidden_size=64,
         intermediate_size=96,
