@@ -50,5 +50,6 @@ def deepseek_v4() -> DeepseekV4Config:
         index_n_heads=2,
         index_head_dim=16,
         index_topk=8,
+        hc_sinkhorn_iters=3,
         mlp_layer_types=["moe", "moe"],  # hashed ones send each token to the same expert until they are loaded
     )
