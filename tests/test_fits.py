@@ -19,7 +19,7 @@ from liger.swap import is_swapped
 from liger.testing import count_ops
 from liger_hf import fits
 from liger_hf.mlps import match_gated_mlp
-from liger_hf.norms import layer_norm, match_layer_norm, match_rms_norm
+from liger_hf.norms import layer_norm, layer_norm_1p, match_layer_norm, match_rms_norm
 
 LAYER_NORM = {"torch.nn.modules.normalization.LayerNorm": fits.layer_norm()}
 SMALL: dict[str, Any] = {
@@ -73,7 +73,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Fit]]] = {  # model_type:
     ),
     "phi3": ("Phi3", {}, {"Phi3MLP": fits.packed_mlp(act="silu")}),
     "glm4": ("Glm4", {}, {"Glm4MLP": fits.packed_mlp(act="silu")}),
-    "nemotron": ("Nemotron", {}, {"NemotronMLP": fits.mlp()}),
+    "nemotron": ("Nemotron", {}, {"NemotronLayerNorm1P": fits.layer_norm_1p(), "NemotronMLP": fits.mlp()}),
     "lfm2": (
         "Lfm2",
         {"layer_types": ["conv", "full_attention"], "block_multiple_of": 16},
@@ -158,6 +158,7 @@ def replace(fit: Fit, **options: Any) -> Fit:
 WRONG: dict[str, tuple[str, Fit, str]] = {  # class, fit, reason
     "eps": ("OlmoLayerNorm", fits.layer_norm(eps=1e-6), "compute layer_norm with eps=1e-06, fp32=False: torch.float32"),
     "no eps": ("OlmoLayerNorm", fits.layer_norm(), "it has no float attribute 'eps'"),
+    "not 1p": ("NemotronLayerNorm1P", fits.layer_norm(), "its forward does not compute layer_norm"),
     "heads": ("CohereLayerNorm", fits.rms_norm(cast="fp32-weight"), "its weight has shape (4, 8), expected one dim"),
     "rms": ("NanoChatRMSNorm", fits.rms_norm(cast="fp32-weight", eps="eps", offset=0.5), "does not compute rms_norm"),
     "order": ("MambaRMSNormGated", replace(MAMBA_NORM, norm_before_gate=True), "norm_before_gate=True"),
@@ -282,6 +283,15 @@ def test_layer_norm_under_autocast_keeps_the_dtype_of_upstream(device: str) -> N
     patched = layer_norm(torch.nn.LayerNorm, load(registry().op("layer_norm").reference), eps="eps")["forward"]
     with torch.autocast(torch.device(device).type, torch.bfloat16):
         assert patched(norm, x).dtype == norm(x).dtype
+
+
+def test_layer_norm_1p_under_autocast_keeps_the_bits_of_upstream(device: str) -> None:
+    upstream = importlib.import_module("transformers.models.nemotron.modeling_nemotron")
+    norm, x = upstream.NemotronLayerNorm1P(16).to(device), torch.randn(3, 16, device=device)
+    patched = layer_norm_1p(type(norm), load(registry().op("layer_norm").reference), eps="eps")["forward"]
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        found, expected = patched(norm, x), norm(x)
+    assert found.dtype == expected.dtype and torch.equal(found, expected)
 
 
 def test_clamped_experts_with_halves_and_other_names() -> None:

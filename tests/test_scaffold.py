@@ -98,7 +98,9 @@ def test_a_package_has_what_the_house_rules_ask(made, checkout):
         text = (folder / "pyproject.toml").read_text()
         assert f'version = "{version}"' in text and f'"liger-core=={version}"' in text
         assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-        assert (folder / "README.md").read_text().startswith(f"# liger-{folder.name.replace('helium', 'models-helium')}\n")
+        assert (
+            (folder / "README.md").read_text().startswith(f"# liger-{folder.name.replace('helium', 'models-helium')}\n")
+        )
 
 
 def test_the_plugin_keeps_what_it_had(made, checkout):

@@ -33,6 +33,15 @@ def layer_norm(*, eps: str | float = "eps", fp32: bool = False) -> Fit:
     return _norm("layer_norm", {"eps": eps, "fp32": fp32}, sets=("eps",))
 
 
+def layer_norm_1p(*, eps: str = "eps") -> Fit:
+    """LayerNorm with a weight that is added to 1, and a bias (nemotron).
+
+    Args:
+        eps: name of the module's epsilon attribute.
+    """
+    return _norm("layer_norm", {"eps": eps}, sets=("eps",), adapter="layer_norm_1p")
+
+
 def cohere_norm(*, eps: str = "variance_epsilon") -> Fit:
     """Cohere's norm, also with a weight for each head.
 
@@ -69,14 +78,17 @@ def gated_rms_norm(
     return _norm("gated_rms_norm", {**options, **names}, sets=sets, probe="gated_norm")
 
 
-def _norm(op: str, options: dict[str, Any], sets: tuple[str, ...], probe: str = "norm") -> Fit:
+def _norm(
+    op: str, options: dict[str, Any], sets: tuple[str, ...], probe: str = "norm", adapter: str | None = None
+) -> Fit:
+    adapter = adapter or op
     return Fit(
-        id=op,
+        id=adapter,
         op=op,
-        adapter=f"liger_hf.norms:{op}",
+        adapter=f"liger_hf.norms:{adapter}",
         options=options,
         sets=sets,
-        match=f"liger_hf.norms:match_{op}",
+        match=f"liger_hf.norms:match_{adapter}",
         probe=f"liger_hf.norms:probe_{probe}",
     )
 

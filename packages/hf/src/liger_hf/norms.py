@@ -35,6 +35,15 @@ def layer_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str
     return y.to(dtype) if fp32 else y
 
 
+@forward
+def layer_norm_1p(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str) -> Tensor:
+    """(..., H) -> (..., H), in the dtype of autocast where upstream asks for it: on CUDA."""
+    tensors = [x, module.weight + 1, module.bias]
+    if torch.is_autocast_enabled("cuda"):
+        tensors = [t.to(torch.get_autocast_dtype(x.device.type)) for t in tensors]
+    return op(*tensors, eps=getattr(module, eps))
+
+
 def _autocast_to_fp32(device: str) -> bool:
     return device in AUTOCAST_TO_FP32 and torch.is_autocast_enabled(device)
 
@@ -86,6 +95,15 @@ def match_layer_norm(module: nn.Module, options: Mapping[str, Any]) -> str | Non
         adapter=layer_norm,
         inputs=[(3, *_shape(module))],
         mixed=False,  # torch's function for mixed dtypes has other bits on a CPU
+    )
+
+
+def match_layer_norm_1p(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """The same; weight and bias must be there."""
+    if getattr(module, "weight", None) is None or getattr(module, "bias", None) is None:
+        return "it has no weight or no bias"
+    return _attributes(module, options) or differs(
+        module, options, op="layer_norm", adapter=layer_norm_1p, inputs=[(3, *_shape(module))], mixed=False
     )
 
 
