@@ -10,9 +10,9 @@ NEMOTRON = ModelPatch(
     model_type="nemotron",
     module="transformers.models.nemotron.modeling_nemotron",
     fits={
+        "NemotronLayerNorm1P": fits.layer_norm_1p(),
         "NemotronMLP": fits.mlp(),
         "NemotronAttention": fits.rope("half"),
-        # NemotronLayerNorm1P: LayerNorm with a weight that is added to 1; no op computes it
     },
     head=fits.causal_lm_head(),
     mini="liger_models_nemotron.mini:nemotron",
