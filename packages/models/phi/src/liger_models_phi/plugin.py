@@ -46,8 +46,23 @@ PHIMOE = replace(
     mini="liger_models_phi.mini:phimoe",
 )
 
+PHI4_MULTIMODAL = replace(
+    PHI3,
+    model_type="phi4_multimodal",
+    module="transformers.models.phi4_multimodal.modeling_phi4_multimodal",
+    fits={
+        "Phi4MultimodalRMSNorm": fits.rms_norm(cast="llama"),
+        "Phi4MultimodalMLP": fits.packed_mlp(act="silu"),
+        "Phi4MultimodalAttention": ROPE,
+        "torch.nn.modules.normalization.LayerNorm": LAYER_NORM,
+        # Phi4MultimodalVisionMLP: a GELU without a gate
+        # Phi4MultimodalAudioMLP: clamps, between norm and dropout
+    },
+    mini="liger_models_phi.mini:phi4_multimodal",
+)
+
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
-    """Register the family."""
-    return [PHI3, PHI, PHIMOE]
+    """Register the Phi family."""
+    return [PHI3, PHI, PHIMOE, PHI4_MULTIMODAL]
