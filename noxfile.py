@@ -57,7 +57,7 @@ ENV = {
     "TRITON_DEFAULT_FP_FUSION": "1",  # triton is changing its default; numbers must not change with it
 }
 PLAIN = not sys.argv[1:]  # `nox` and no more: a part of the checks, the next part at the next commit
-PARTS, MODEL_PARTS = 8, 16  # of kernels, and of models, of which there are more
+PARTS, MODEL_PARTS = 8, 32  # of kernels, and of models, of which there are more and each compiles for half a minute
 TRITON = sys.platform == "linux"  # nowhere else are there wheels of it; the packages declare it with the same condition
 NO_TRITON = f"there is no triton for {sys.platform}"
 # Read by triton when it is first imported, so it has to be there before Python starts.

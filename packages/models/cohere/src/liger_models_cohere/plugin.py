@@ -50,5 +50,5 @@ COHERE2_VISION = replace(
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
-    """Register the family."""
+    """Register the Cohere family."""
     return [COHERE, COHERE2, COHERE2_VISION]

@@ -55,5 +55,5 @@ DEEPSEEK_V4 = replace(
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
-    """Register the family."""
+    """Register the DeepSeek family."""
     return [DEEPSEEK_V3, DEEPSEEK_V2, DEEPSEEK_V4]

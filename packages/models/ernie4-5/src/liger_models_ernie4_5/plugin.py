@@ -39,5 +39,5 @@ ERNIE4_5_MOE = replace(
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
-    """Register the family."""
+    """Register the ERNIE 4.5 family."""
     return [ERNIE4_5, ERNIE4_5_MOE]

@@ -39,5 +39,5 @@ EXAONE_MOE = replace(
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
-    """Register the family."""
+    """Register the EXAONE 4 family."""
     return [EXAONE4, EXAONE_MOE]

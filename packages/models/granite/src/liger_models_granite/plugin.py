@@ -66,5 +66,5 @@ GRANITEMOEHYBRID = replace(
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
-    """Register the family."""
+    """Register the Granite family."""
     return [GRANITE, GRANITEMOE, GRANITEMOESHARED, GRANITEMOEHYBRID]

@@ -39,5 +39,5 @@ HUNYUAN_V1_MOE = replace(
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
-    """Register the family."""
+    """Register the Hunyuan family."""
     return [HUNYUAN_V1_DENSE, HUNYUAN_V1_MOE]

@@ -39,5 +39,5 @@ LFM2_MOE = replace(
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
-    """Register the family."""
+    """Register the LFM2 family."""
     return [LFM2, LFM2_MOE]

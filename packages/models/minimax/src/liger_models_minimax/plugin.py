@@ -38,5 +38,5 @@ MINIMAX_M2 = replace(
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
-    """Register the family."""
+    """Register the MiniMax family."""
     return [MINIMAX, MINIMAX_M2]

@@ -75,5 +75,5 @@ OLMO_HYBRID = replace(
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
-    """Register the family."""
+    """Register the OLMo family."""
     return [OLMO, OLMO2, OLMO3, OLMOE, OLMO_HYBRID]
