@@ -12,7 +12,7 @@ from liger.errors import PatchRefused
 from liger.registry import registry
 from liger.testing import count_ops
 from liger_hf import fits
-from liger_hf.rope import match, probe_attention, rope
+from liger_hf.rope import as_upstream, match, probe_attention, rope
 
 SMALL = {
     "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 32,
@@ -91,6 +91,14 @@ def test_a_function_with_other_parameters_is_refused() -> None:
     assert probe_attention(module, torch.Generator()).inputs[1].shape == (1, 5, 8)
     found = match(module, {**fits.rope().options, "function": "repeat_kv"})
     assert found == "repeat_kv takes (hidden_states, n_rep), expected (q, k, cos, sin, unsqueeze_dim)"
+
+
+def test_tables_without_a_batch() -> None:
+    upstream = importlib.import_module("transformers.models.pixtral.modeling_pixtral").apply_rotary_pos_emb
+    q, k, cos, sin = (torch.randn(shape) for shape in ((2, 4, 5, 8), (2, 4, 5, 8), (5, 8), (5, 8)))
+    rotate = as_upstream(upstream, load(registry().op("rope").public), "half", "column", "none")
+    for found, expected in zip(rotate(q, k, cos, sin, 0), upstream(q, k, cos, sin, 0), strict=True):
+        assert torch.equal(found, expected)
 
 
 VISION = fits.rope(cast="fp32", function="apply_rotary_pos_emb_vision")
