@@ -111,8 +111,8 @@ def further(found, allowed):
 def test_bf16(model_type, inputs, device):
     """bf16 runs part ways; both must stay equally close to the same training in fp32.
 
-    Routers pick other experts after a rounding. Where patched is too far, upstream is also trained with the rows of each
-    batch in reverse, which is the same but for roundings, and the further of its two trainings counts.
+    Routers pick other experts after a rounding. Where patched is too far, upstream is also trained with the rows of
+    each batch in reverse, the same but for roundings, and the further of its two trainings counts.
     """
     pair = Pair(find(model_type), device)
     truth = train(pair, torch.float32, False)
