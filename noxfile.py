@@ -56,8 +56,8 @@ ENV = {
     "PYTHONDONTWRITEBYTECODE": None,  # uv installs no .pyc; without this each `import torch` compiles it again
     "TRITON_DEFAULT_FP_FUSION": "1",  # triton is changing its default; numbers must not change with it
 }
-PLAIN = not sys.argv[1:]  # `nox` and no more: a part of the kernels' checks, the next part at the next commit
-PARTS = 8
+PLAIN = not sys.argv[1:]  # `nox` and no more: a part of the checks, the next part at the next commit
+PARTS, MODEL_PARTS = 8, 32  # of kernels, and of models, of which there are more and each compiles for half a minute
 PROCESSES = ("-n", str(min(2, os.cpu_count() or 1)), "--dist", "loadgroup")  # of pytest
 TRITON = sys.platform == "linux"  # nowhere else are there wheels of it; the packages declare it with the same condition
 NO_TRITON = f"there is no triton for {sys.platform}"
@@ -119,16 +119,16 @@ def kernel_tests() -> list[str]:
     return [str(package.tests) for package in PACKAGES.values() if package.tests and "kernels-" in package.label]
 
 
-def part() -> str:
-    """Which part of the kernels' checks a plain `nox` runs, by the number of commits; "0/1", all, where git is mute."""
+def part(parts: int = PARTS) -> str:
+    """Which part of the checks a plain `nox` runs, by the number of commits; "0/1", all, where git is mute."""
     words = ("git", "rev-list", "--count", "HEAD")
     found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    return f"{int(found.stdout) % PARTS}/{PARTS}" if found.returncode == 0 else "0/1"
+    return f"{int(found.stdout) % parts}/{parts}" if found.returncode == 0 else "0/1"
 
 
-def pytest(session: nox.Session, *arguments: str) -> None:
+def pytest(session: nox.Session, *arguments: str, parts: int = PARTS) -> None:
     """Run pytest, with triton's interpreter on where there is triton; the session's own arguments come last and win."""
-    env = {**INTERPRET, "LIGER_TEST_PART": part()} if PLAIN else INTERPRET
+    env = {**INTERPRET, "LIGER_TEST_PART": part(parts)} if PLAIN else INTERPRET
     session.run("python", "-m", "pytest", *arguments, *session.posargs, env=env)
 
 
@@ -177,14 +177,33 @@ def rules(session: nox.Session) -> None:
     pytest(session, "tests/test_house_rules.py")
 
 
-@nox.session(tags=["ci", "full"], requires=["wheels"])
-@nox.parametrize("package", [nox.param(p, id=p.label) for p in PACKAGES.values() if p.tests])
+def in_isolation(session: nox.Session, *tested: Package, parts: int = PARTS) -> None:
+    """Test built wheels with what they declare, and nothing else of ours."""
+    ours = {dist: package for one in tested for dist, package in closure(one).items()}
+    requires = [requirement for one in tested for requirement in one.settings.get("test-requires", [])]
+    install(session, *(one.pin for one in tested), testing(), "pytest-xdist", *requires, ours=ours)
+    session.run("python", "tools/check_isolation.py", *ours)
+    pytest(session, *PROCESSES, *(str(one.tests) for one in tested), parts=parts)
+
+
+TESTED = [package for package in PACKAGES.values() if package.tests]
+MODELS = [package for package in TESTED if package.label.startswith("models-")]
+
+
+@nox.session(requires=["wheels"])
+@nox.parametrize(
+    "package",
+    [nox.param(p, id=p.label, tags=["full"] if p in MODELS else ["ci", "full"]) for p in TESTED],
+)
 def tests(session: nox.Session, package: Package) -> None:
     """One package alone: its built wheel with what it declares, and nothing else of ours."""
-    ours = closure(package)
-    install(session, package.pin, testing(), "pytest-xdist", *package.settings.get("test-requires", []), ours=ours)
-    session.run("python", "tools/check_isolation.py", *ours)
-    pytest(session, *PROCESSES, str(package.tests))
+    in_isolation(session, package)
+
+
+@nox.session(tags=["ci"], requires=["wheels"])
+def models(session: nox.Session) -> None:
+    """Every model package, in one environment; a plain `nox` takes a part of the checks, of each model type."""
+    in_isolation(session, *MODELS, parts=MODEL_PARTS)
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])
@@ -205,7 +224,8 @@ def convergence(session: nox.Session) -> None:
     """All packages together: training with and without Liger, many models, other libraries."""
     install_everything(session)
     apart = ("downstream", "test_house_rules.py", "test_readme.py", "test_scaffold.py")  # each has its own session
-    pytest(session, *PROCESSES, "--dist", "loadfile", "tests", *(f"--ignore=tests/{name}" for name in apart))
+    processes = (*PROCESSES, "--dist", "loadfile")
+    pytest(session, *processes, "tests", *(f"--ignore=tests/{name}" for name in apart), parts=MODEL_PARTS)
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])

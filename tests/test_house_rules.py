@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from liger import hookspecs
+from liger._known import OPS
+from liger.registry import registry
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -103,6 +105,13 @@ def test_what_is_imported_is_declared(package: Package):
                 assert other.dist in declared, f"{file} imports {other.module}"
 
 
+def test_a_model_package_brings_the_kernels_of_its_fits():
+    for model_type, patch in registry().models.items():
+        package = PACKAGES[name_of(registry().owner("model", model_type))]
+        ops = {fit.op for fit in (*patch.fits.values(), patch.head) if fit is not None}
+        assert {OPS[op] for op in ops} <= {name_of(requirement) for requirement in package.dependencies}, model_type
+
+
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_only_kernel_files_import_triton(file: Path):
     tools = "testing" in file.parts  # its interpreter and its launch counter drive triton itself
@@ -159,7 +168,6 @@ def test_hooks_are_documented_and_tested(hook: str):
 
 def test_kernels_say_what_they_are():
     from liger.declare import load
-    from liger.registry import registry
 
     for op in registry().ops.values():
         reference = load(op.reference)

@@ -93,6 +93,14 @@ def test_a_function_with_other_parameters_is_refused() -> None:
     assert found == "repeat_kv takes (hidden_states, n_rep), expected (q, k, cos, sin, unsqueeze_dim)"
 
 
+def test_tables_without_a_batch() -> None:
+    upstream = importlib.import_module("transformers.models.pixtral.modeling_pixtral").apply_rotary_pos_emb
+    q, k, cos, sin = (torch.randn(shape) for shape in ((2, 4, 5, 8), (2, 4, 5, 8), (5, 8), (5, 8)))
+    rotate = as_upstream(upstream, load(registry().op("rope").public), "half", "column", "none")
+    for found, expected in zip(rotate(q, k, cos, sin, 0), upstream(q, k, cos, sin, 0), strict=True):
+        assert torch.equal(found, expected)
+
+
 VISION = fits.rope(cast="fp32", function="apply_rotary_pos_emb_vision")
 TOWER = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 4}
 FURTHER = {  # class: model, config class, changes of the config, fit, a fit that is refused and why

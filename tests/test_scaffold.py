@@ -37,7 +37,7 @@ def made(checkout):
         new_kernel("scratch", "soft_gate", Tier.elementwise, checkout),
         new_kernel("scratch", "gated_norm", Tier.fused, checkout),
         new_kernel("norm", "unit_length", Tier.reduction, checkout),
-        new_model("qwen", "qwen2", checkout),
+        new_model("helium", "helium", checkout),
     }
 
 
@@ -87,13 +87,15 @@ def test_a_package_has_what_the_house_rules_ask(made, checkout):
     assert {f.relative_to(checkout).as_posix() for f in made} == {
         "packages/kernels-scratch",
         "packages/kernels-norm",
-        "packages/models/qwen",
+        "packages/models/helium",
     }
     for folder in made:
         text = (folder / "pyproject.toml").read_text()
         assert f'version = "{version}"' in text and f'"liger-core=={version}"' in text
         assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-        assert (folder / "README.md").read_text().startswith(f"# liger-{folder.name.replace('qwen', 'models-qwen')}\n")
+        assert (
+            (folder / "README.md").read_text().startswith(f"# liger-{folder.name.replace('helium', 'models-helium')}\n")
+        )
 
 
 def test_the_plugin_keeps_what_it_had(made, checkout):
@@ -118,7 +120,7 @@ def test_outside_a_checkout(tmp_path):
     [
         (lambda root: new_kernel("norm", "rms_norm", Tier.fused, root), "there is an op 'rms_norm' already"),
         (lambda root: new_kernel("norm", "My-Op", Tier.fused, root), "'My-Op' cannot be a name here"),
-        (lambda root: new_model("qwen", "qwen3", root), "exists: add a ModelPatch for 'qwen3' to its plugin.py"),
+        (lambda root: new_model("helium", "cwm", root), "exists: add a ModelPatch for 'cwm' to its plugin.py"),
     ],
 )
 def test_refusals(made, checkout, call, message):

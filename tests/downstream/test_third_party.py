@@ -35,7 +35,7 @@ def run(code, site):
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
     out = tmp_path_factory.mktemp("wheels")
-    return {name: build(HERE / name, out) for name in ("acme-kernels", "acme-mistral")}
+    return {name: build(HERE / name, out) for name in ("acme-kernels", "acme-cwm")}
 
 
 @pytest.fixture
@@ -75,41 +75,41 @@ print(liger.explain("rms_norm"))
 
 
 def test_model_plugin(wheels, site):
-    install(wheels["acme-mistral"], site)
+    install(wheels["acme-cwm"], site)
     code = """
 import liger
 from liger.testing import check_model
 from liger.testing.models import Pair, find
-check_model("mistral")
-report = liger.plan(Pair(find("mistral"), "cpu").plain())
+check_model("cwm")
+report = liger.plan(Pair(find("cwm"), "cpu").plain())
 print(report.to_dict()["rows"][0]["owner"], len(report.applied), len(report.skipped))
 """
-    assert run(code, site).strip().endswith("acme-mistral 0.3 10 0")
+    assert run(code, site).strip().endswith("acme-cwm 0.3 10 0")
 
 
 def test_model_plugin_written_for_an_older_plugin_api(wheels, site):
-    install(wheels["acme-mistral"], site)
-    plugin = site / "acme_mistral" / "plugin.py"
+    install(wheels["acme-cwm"], site)
+    plugin = site / "acme_cwm" / "plugin.py"
     plugin.write_text(plugin.read_text().replace("LIGER_PLUGIN_API = 1", "LIGER_PLUGIN_API = 0"))
     code = """
 import liger
 from liger.registry import registry
-from transformers import AutoModelForCausalLM, MistralConfig
+from transformers import AutoModelForCausalLM, CwmConfig
 sizes = dict(hidden_size=16, intermediate_size=16, num_attention_heads=2, num_key_value_heads=1)
-config = MistralConfig(vocab_size=64, num_hidden_layers=1, **sizes)
+config = CwmConfig(vocab_size=64, num_hidden_layers=1, **sizes)
 report = liger.autopatch(AutoModelForCausalLM.from_config(config))
 assert not report.applied
 assert "llama" in registry().models  # the others go on
 print(report.rows[0].reason)
 """
     reason = run(code, site)
-    assert "'mistral'" in reason and "acme-mistral 0.3" in reason
+    assert "'cwm'" in reason and "acme-cwm 0.3" in reason
     assert "written for plugin API 0, this liger has 1; install a newer version of the plugin" in reason
 
 
 def test_removing_the_package_removes_the_feature(site):
     code = """
 from liger.registry import registry
-print("mistral" in registry().models, registry().kernels("rms_norm")[0].name)
+print("cwm" in registry().models, registry().kernels("rms_norm")[0].name)
 """
     assert run(code, site).strip() == "False triton"

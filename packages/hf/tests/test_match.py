@@ -13,7 +13,10 @@ from liger_hf.standin import readable
 
 
 def test_missing_parts_are_named():
-    assert match_gated_mlp(torch.nn.Identity(), {}) == "it has no gate_proj, up_proj, down_proj, act_fn"
+    nothing, silu = torch.nn.Identity(), fits.gated_mlp(act="silu").options
+    assert match_gated_mlp(nothing, silu) == "it has no gate_proj, up_proj, down_proj, act_fn"
+    options = fits.gated_mlp(act="silu", gate="w1", up="w3", down="w2", act_fn=None).options
+    assert match_gated_mlp(nothing, options) == "it has no w1, w3, w2"
     options = fits.rms_norm(cast="llama").options
     assert match_rms_norm(torch.nn.LayerNorm(4), options) == "it has no float attribute 'variance_epsilon'"
     norm = torch.nn.RMSNorm((2, 4), eps=1e-6)
@@ -34,6 +37,8 @@ def test_readable_weights():
 def test_unknown_names_in_fits():
     with pytest.raises(ValueError, match="act is 'tanh', expected one of silu"):
         fits.gated_mlp(act="tanh")
+    with pytest.raises(ValueError, match="multipliers=True takes no other names, but they are .*'w1'"):
+        fits.gated_mlp(act="silu", multipliers=True, gate="w1")
     with pytest.raises(ValueError, match="packed_mlp: layout is 'split', expected one of gate_up, up_gate"):
         fits.packed_mlp(act="silu", layout="split")
     with pytest.raises(ValueError, match="mlp: act is 'silu', expected relu2"):

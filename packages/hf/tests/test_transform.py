@@ -5,10 +5,14 @@ import torch
 from transformers import (
     CohereConfig,
     CohereForCausalLM,
+    FalconH1Config,
+    FalconH1ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
 )
@@ -28,12 +32,15 @@ SMALL = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+MAMBA = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8}
 MODELS = {
     "llama": (LlamaForCausalLM, LlamaConfig, {}, (1.0, None)),
     "gemma2": (Gemma2ForCausalLM, Gemma2Config, {"head_dim": 8, "final_logit_softcapping": 3.0}, (1.0, 3.0)),
     "gemma2-off": (Gemma2ForCausalLM, Gemma2Config, {"head_dim": 8, "final_logit_softcapping": None}, (1.0, None)),
     "cohere": (CohereForCausalLM, CohereConfig, {"logit_scale": 0.25}, (0.25, None)),
     "granite": (GraniteForCausalLM, GraniteConfig, {"logits_scaling": 8.0}, (0.125, None)),
+    "read from the backbone": (FalconH1ForCausalLM, FalconH1Config, {**MAMBA, "lm_head_multiplier": 0.3}, (0.3, None)),
+    "another prefix": (Llama4ForCausalLM, Llama4TextConfig, {"head_dim": 8, "moe_layers": []}, (1.0, None)),
 }
 
 

@@ -288,6 +288,8 @@ class ModelPatch:
             ``"torch.nn.modules.normalization.LayerNorm"``.
         head: the fit of the causal-LM class, or None.
         mini: ``f() -> config`` of a model small enough to train in seconds on a CPU.
+        images: for models that see, ``f(ids) -> inputs``: of token ids (B, T), T >= 12, what the mini's forward takes
+            to see an image in each row, the ids with the image's among it. Tests use it.
     """
 
     model_type: str
@@ -295,3 +297,4 @@ class ModelPatch:
     fits: Mapping[str, Fit]
     head: Fit | None
     mini: str
+    images: str | None = None

@@ -23,13 +23,23 @@ def rms_norm(*, cast: str, eps: str = "variance_epsilon", offset: float | None =
     return _norm("rms_norm", {"cast": cast, "eps": eps, "offset": offset}, sets=("eps", "cast", "offset"))
 
 
-def layer_norm(*, eps: str | float = "eps") -> Fit:
+def layer_norm(*, eps: str | float = "eps", fp32: bool = False) -> Fit:
     """LayerNorm over the last dimension, ``weight`` and ``bias`` where the module has them; ``torch.nn.LayerNorm``.
 
     Args:
         eps: name of the module's epsilon attribute, or the number itself where upstream wrote one (olmo).
+        fp32: upstream hands float32 to ``F.layer_norm`` and rounds the result (olmo), which on a CPU has other bits.
     """
-    return _norm("layer_norm", {"eps": eps}, sets=("eps",))
+    return _norm("layer_norm", {"eps": eps, "fp32": fp32}, sets=("eps",))
+
+
+def layer_norm_1p(*, eps: str = "eps") -> Fit:
+    """LayerNorm with a weight that is added to 1, and a bias (nemotron).
+
+    Args:
+        eps: name of the module's epsilon attribute.
+    """
+    return _norm("layer_norm", {"eps": eps}, sets=("eps",), adapter="layer_norm_1p")
 
 
 def cohere_norm(*, eps: str = "variance_epsilon") -> Fit:
@@ -68,14 +78,17 @@ def gated_rms_norm(
     return _norm("gated_rms_norm", {**options, **names}, sets=sets, probe="gated_norm")
 
 
-def _norm(op: str, options: dict[str, Any], sets: tuple[str, ...], probe: str = "norm") -> Fit:
+def _norm(
+    op: str, options: dict[str, Any], sets: tuple[str, ...], probe: str = "norm", adapter: str | None = None
+) -> Fit:
+    adapter = adapter or op
     return Fit(
-        id=op,
+        id=adapter,
         op=op,
-        adapter=f"liger_hf.norms:{op}",
+        adapter=f"liger_hf.norms:{adapter}",
         options=options,
         sets=sets,
-        match=f"liger_hf.norms:match_{op}",
+        match=f"liger_hf.norms:match_{adapter}",
         probe=f"liger_hf.norms:probe_{probe}",
     )
 

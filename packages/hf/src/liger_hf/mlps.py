@@ -57,14 +57,11 @@ def mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /) -> Tensor:
 
 
 def match_gated_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
-    """Whether the submodules are there, and ``act_fn`` and the whole forward compute what the fit says."""
-    names = [options.get(name, f"{name}_proj") for name in ("gate", "up", "down")]
+    """Whether the submodules are there, and the activation and the whole forward compute what the fit says."""
     act_fn = options.get("act_fn", "act_fn")
-    if act_fn is None:
-        return _missing(module, names) or differs(
-            module, options, op=_gated(options), adapter=gated_mlp, inputs=[(3, 2, WIDTH)]
-        )
-    return _match(module, options, _gated(options), gated_mlp, (*names, act_fn), *_gelu(options))
+    names = [options.get(name, f"{name}_proj") for name in ("gate", "up", "down")]
+    names += [] if act_fn is None else [act_fn]
+    return _match(module, options, _gated(options), gated_mlp, names, *_gelu(options), act_fn)
 
 
 def match_scaled_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
@@ -75,8 +72,8 @@ def match_scaled_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | Non
 
 def match_packed_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """The same, with gate and up in one projection."""
-    names = (options["merged"], options["down"], options["act_fn"])
-    return _match(module, options, f"{_gated(options)}_packed", packed_mlp, names, *_gelu(options))
+    names = [options[part] for part in ("merged", "down", "act_fn") if options[part] is not None]
+    return _match(module, options, f"{_gated(options)}_packed", packed_mlp, names, *_gelu(options), options["act_fn"])
 
 
 def match_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
@@ -105,11 +102,23 @@ def _match(
     names: Sequence[str],
     want: str,
     activation: Callable[[Tensor], Tensor],
+    act_fn: str | None = "act_fn",
 ) -> str | None:
-    """Whether ``names`` are there, the last one computes ``activation``, and the forward what the adapter does."""
-    if reason := _missing(module, names):
+    """Whether ``names`` are there, ``act_fn`` computes ``activation``, and the forward what the adapter does.
+
+    Without ``act_fn`` upstream's forward calls a function, and only the whole forward is compared.
+    """
+    missing = [n for n in names if not hasattr(module, n)]
+    if missing:
+        return f"it has no {', '.join(missing)}"
+    if act_fn is not None and (reason := _activation(getattr(module, act_fn), want, activation)):
         return reason
-    act: Any = getattr(module, names[-1])
+    keep = () if act_fn is None else (act_fn,)
+    return differs(module, options, op=op, adapter=adapter, inputs=[(3, 2, WIDTH)], keep=keep)
+
+
+def _activation(act: Any, want: str, activation: Callable[[Tensor], Tensor]) -> str | None:
+    """Why a module's activation is not ``activation``, or must not be left out."""
     if isinstance(act, nn.Module):
         if any(True for _ in act.parameters()):
             return f"its activation {type(act).__name__} has parameters"
@@ -117,12 +126,7 @@ def _match(
             return f"hooks on its activation {type(act).__name__} would no longer be called"
     if not _computes(act, activation):
         return f"its activation {getattr(act, '__name__', type(act).__name__)} does not compute {want}"
-    return differs(module, options, op=op, adapter=adapter, inputs=[(3, 2, WIDTH)], keep=names[-1:])
-
-
-def _missing(module: nn.Module, names: Sequence[str]) -> str | None:
-    missing = [n for n in names if not hasattr(module, n)]
-    return f"it has no {', '.join(missing)}" if missing else None
+    return None
 
 
 def _computes(act: Callable[[Tensor], Tensor], activation: Callable[[Tensor], Tensor]) -> bool:

@@ -24,12 +24,24 @@ def rms_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, cast: str,
 
 
 @forward
-def layer_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str | float) -> Tensor:
+def layer_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str | float, fp32: bool = False) -> Tensor:
     """(..., H) -> (..., H)."""
-    if isinstance(module, nn.LayerNorm) and _autocast_to_fp32(x.device.type):
+    dtype = x.dtype
+    autocast = isinstance(module, nn.LayerNorm) and _autocast_to_fp32(x.device.type)
+    if fp32 or autocast:
         x = acc(x)
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-    return op(x, weight, bias, eps=getattr(module, eps) if isinstance(eps, str) else eps)
+    y = op(x, weight, bias, eps=getattr(module, eps) if isinstance(eps, str) else eps)
+    return y.to(dtype) if fp32 else y
+
+
+@forward
+def layer_norm_1p(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str) -> Tensor:
+    """(..., H) -> (..., H), in the dtype of autocast where upstream asks for it: on CUDA."""
+    tensors = [x, module.weight + 1, module.bias]
+    if torch.is_autocast_enabled("cuda"):
+        tensors = [t.to(torch.get_autocast_dtype(x.device.type)) for t in tensors]
+    return op(*tensors, eps=getattr(module, eps))
 
 
 def _autocast_to_fp32(device: str) -> bool:
@@ -77,7 +89,21 @@ def match_layer_norm(module: nn.Module, options: Mapping[str, Any]) -> str | Non
     if len(getattr(module, "normalized_shape", (0,))) != 1:
         return f"it normalises over {tuple(module.normalized_shape)}, expected one dimension"  # type: ignore[arg-type]
     return _attributes(module, options) or differs(
-        module, options, op="layer_norm", adapter=layer_norm, inputs=[(3, 2, *_shape(module))]
+        module,
+        options,
+        op="layer_norm",
+        adapter=layer_norm,
+        inputs=[(3, 2, *_shape(module))],
+        mixed=False,  # torch's function for mixed dtypes has other bits on a CPU
+    )
+
+
+def match_layer_norm_1p(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """The same; weight and bias must be there."""
+    if getattr(module, "weight", None) is None or getattr(module, "bias", None) is None:
+        return "it has no weight or no bias"
+    return _attributes(module, options) or differs(
+        module, options, op="layer_norm", adapter=layer_norm_1p, inputs=[(3, 2, *_shape(module))], mixed=False
     )
 
 

@@ -55,6 +55,8 @@ def as_upstream(upstream: types.FunctionType, op: Rotate, layout: str, tables: s
             cos, sin = cos[..., :half], sin[..., :half]
         if q.dim() - cos.dim() == 2:  # images in a batch, one row of tables for all: of step3p7's vision tower
             cos, sin, unsqueeze_dim = cos[None], sin[None], unsqueeze_dim + 1
+        elif unsqueeze_dim == 0:  # of tables without a batch (pixtral)
+            cos, sin, unsqueeze_dim = cos[None], sin[None], 1
         per = "column" if tables == "column" else "pair"
         return op(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim, layout=layout, tables=per, cast=cast)
 
@@ -273,6 +275,8 @@ def _attend(module: Any, hidden: Tensor, position_embeddings: Any) -> Tensor:
         further: dict[str, Any] = {"cu_seqlens": whole}
     else:
         further = {"attention_mask": None}
+        if "position_ids" in _parameters(module):
+            further["position_ids"] = torch.arange(hidden.shape[1], device=hidden.device)[None]
     further["freqs_ci" if "freqs_ci" in _parameters(module) else "position_embeddings"] = position_embeddings
     out = module.forward(hidden, **further)
     return out if isinstance(out, Tensor) else out[0]

@@ -35,6 +35,7 @@ def differs(
     adapter: Any,
     inputs: Sequence[tuple[int, ...]],
     keep: Collection[str] = (),
+    mixed: bool = True,
 ) -> str | None:
     """Why upstream's forward is not what ``adapter`` makes of the op's reference, or None.
 
@@ -43,12 +44,13 @@ def differs(
         adapter: one made by ``liger.swap.forward``.
         inputs: shapes of the tensors that forward takes.
         keep: children that stay as they are; the others are replaced by a function that both sides call.
+        mixed: whether parameters of another dtype than the inputs' are compared as well.
     """
     shapes = tuple((n, p if p is None else tuple(p.shape)) for n, p in module._parameters.items())
     kept = tuple(repr(getattr(module, name)) for name in keep)
     key = (original_class(module), op, adapter, tuple(inputs), *options.items(), plain(module), shapes, kept)
     if key not in _compared:
-        _compared[key] = _compare(module, options, op, adapter.__liger_adapter__, inputs, keep)
+        _compared[key] = _compare(module, options, op, adapter.__liger_adapter__, inputs, keep, mixed)
     return _compared[key]
 
 
@@ -74,11 +76,12 @@ def _compare(
     adapter: Callable[..., Tensor],
     inputs: Sequence[tuple[int, ...]],
     keep: Collection[str],
+    mixed: bool,
 ) -> str | None:
     cls: Any = original_class(module)
     reference = load(registry().op(op).reference)
     generator = torch.Generator().manual_seed(0)
-    for dtype, weights, training in RUNS:
+    for dtype, weights, training in (run for run in RUNS if mixed or run[0] == run[1]):
         copy = stand_in(module, weights, generator, keep)
         copy.training = training
         tensors = [_rows(shape, generator).to(dtype) for shape in inputs]

@@ -42,14 +42,13 @@ class Stub(nn.Module):
         self.__dict__["original"] = original  # as no submodule
 
     def __getattr__(self, name: str) -> Any:
+        """What upstream reads beside calling it: mamba2 the head's dtype, falcon_h1 a multiplier of the backbone."""
         try:
             return super().__getattr__(name)
         except AttributeError:
             if (original := self.__dict__.get("original")) is None:
                 raise
-            return getattr(
-                original, name
-            )  # mamba2 asks for the head's dtype, falcon_h1 for a multiplier of the backbone
+            return getattr(original, name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""

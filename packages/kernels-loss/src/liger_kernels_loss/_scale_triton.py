@@ -37,13 +37,12 @@ def _scale(
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
-def launch_scale(x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+def launch_scale(x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor) -> None:
     """out = x * dy, multiplied in fp32; torch would round dy to the dtype of x first. Both are contiguous."""
     n = x.numel()
     unit = unit_of(n)
     programs = min(ceil_div(n, BLOCK), PROGRAMS * gpu(x.device).processors)
     launch(_scale, (programs,), (dy, x, out), (n // unit,), num_warps=8, UNIT=unit, BLOCK=BLOCK, IN_PLACE=out is x)
-    return out
 
 
 def _copy_fake(x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
@@ -52,9 +51,14 @@ def _copy_fake(x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
 
 @private_op("scaled_copy", _copy_fake)
 def _copy(x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    return launch_scale(x, dy, _copy_fake(x, dy))
+    out = torch.empty_like(x)
+    launch_scale(x, dy, out)
+    return out
 
 
 def scaled(x: torch.Tensor, dy: torch.Tensor, in_place: bool) -> torch.Tensor:
     """x * dy, multiplied in fp32 and rounded to the dtype of x, which is contiguous; dy is one fp32 number."""
-    return launch_scale(x, dy, x) if in_place else _copy(x, dy)  # type: ignore[no-any-return]
+    if not in_place:
+        return _copy(x, dy)  # type: ignore[no-any-return]
+    launch_scale(x, dy, x)
+    return x

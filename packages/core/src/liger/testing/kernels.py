@@ -53,8 +53,8 @@ def checks(*kernels: str | Kernel) -> list[ParameterSet]:
     ]
 
 
-def in_part(name: str) -> bool:
-    """Whether ``LIGER_TEST_PART``, "I/N" with 0 <= I < N, has the check of this name; without it everything is in.
+def part() -> tuple[int, int]:
+    """I and N of ``LIGER_TEST_PART``, "I/N" with 0 <= I < N; (0, 1), everything, without it.
 
     Raises:
         ValueError: it is something else.
@@ -63,7 +63,13 @@ def in_part(name: str) -> bool:
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     if not found or int(found[1]) >= int(found[2]):
         raise ValueError(f"LIGER_TEST_PART is {text!r}, expected I/N with 0 <= I < N, such as 0/3")
-    return zlib.crc32(name.encode()) % int(found[2]) == int(found[1])
+    return int(found[1]), int(found[2])
+
+
+def in_part(name: str) -> bool:
+    """Whether the part of ``LIGER_TEST_PART`` has the check of this name."""
+    index, of = part()
+    return zlib.crc32(name.encode()) % of == index
 
 
 def check_kernel(kernel: str | Kernel, device: str = "cpu") -> None:

@@ -30,6 +30,18 @@ from liger.testing.observe import count_ops
 REFERENCE = {"prefer": "reference"}
 
 
+# -- What is declared ------------------------------------------------------------------------------------------------
+def check_pinned(pair: Pair) -> None:
+    """Every class that the patch names is upstream's, stands in the mini, and each of its modules is patched."""
+    model, patch = pair.plain(), pair.patch
+    report = liger.plan(model)
+    left = {row.cls: row.reason for row in report.skipped if not row.idle}
+    expect(not left, f"rows left: {left}")
+    named = {name.rpartition(".")[2] for name in patch.fits} | ({type(model).__name__} if patch.head else set())
+    unused = named - {row.cls for row in report.applied}
+    expect(not unused, f"the patch names {sorted(unused)}, which the mini does not have")
+
+
 # -- Numbers -----------------------------------------------------------------------------------------------------------
 def check_loss_and_gradients_fp32(pair: Pair) -> None:
     """Loss and all gradients equal unpatched."""
@@ -61,6 +73,21 @@ def check_layers_bit_equal(pair: Pair) -> None:
         expect(torch.equal(got, loss), f"the loss in {dtype} is not bit-equal with reference kernels")
 
 
+def check_images(pair: Pair) -> None:
+    """With an image in each row: loss and all gradients, those of the vision tower too; logits bit for bit."""
+    batch = pair.batch()
+    batch |= pair.seen(batch["input_ids"])
+    plain, patched = pair.both()
+    expect_equal_step(plain, patched, **batch)
+    without = [name for name, parameter in plain.named_parameters() if parameter.grad is None]
+    expect(len(without) < len(list(plain.parameters())) / 4, f"no gradient reaches {without}")
+    for dtype in (torch.float32, torch.bfloat16):
+        plain, patched = pair.both(dtype, {**REFERENCE, "skip": "linear_cross_entropy"})
+        with torch.no_grad():
+            expected, found = (m(**batch).logits for m in (plain, patched))
+        expect(torch.equal(found, expected), f"logits of images in {dtype} are not bit-equal with reference kernels")
+
+
 def check_head_alone_bf16(pair: Pair) -> None:
     """The fused loss alone, in bf16, against an fp32 copy of the same model: at most twice upstream's error."""
     plain, patched = pair.both(torch.bfloat16, {"only": "linear_cross_entropy"})
@@ -72,10 +99,12 @@ def check_head_alone_bf16(pair: Pair) -> None:
 
 
 def check_call_counts(pair: Pair) -> None:
-    """Every module that was reported applied calls its op exactly once per forward; unpatched calls none."""
+    """Every module that was reported applied calls its op once whenever upstream calls it; unpatched calls none."""
     plain, patched = pair.both()
-    report = liger.plan(pair.plain())
-    expected = Counter(r.op for r in report.applied)
+    expected = Counter[str]()
+    for row in liger.plan(plain).applied:
+        module = plain.get_submodule(row.path)
+        module.register_forward_pre_hook(lambda *_, op=row.op: expected.update([op]))
     with count_ops() as none:
         step(plain, **pair.batch())
     expect(not none, f"an unpatched model called {dict(none)}")
@@ -85,8 +114,6 @@ def check_call_counts(pair: Pair) -> None:
     for (op, _), number in counts.items():
         found[op] += number
     expect(found == expected, f"ops called {dict(found)}, applied rows say {dict(expected)}")
-    left = [r.reason for r in report.skipped if not r.idle]
-    expect(not left, f"rows left: {left}")
 
 
 def check_gradient_checkpointing(pair: Pair) -> None:
@@ -153,7 +180,11 @@ def check_positional_labels(pair: Pair) -> None:
     names = [n for n in inspect.signature(plain.forward).parameters if n != "self"]
     arguments: list[Any] = [None] * (names.index("labels") + 1)
     arguments[0], arguments[-1] = batch["input_ids"], batch["labels"]
-    expect_close(patched(*arguments).loss.detach(), plain(*arguments).loss.detach(), "the loss")
+    try:
+        expected = plain(*arguments).loss.detach()
+    except TypeError:
+        return  # upstream takes some of them by name alone (llava_next)
+    expect_close(patched(*arguments).loss.detach(), expected, "the loss")
     expect(
         inspect.signature(patched.forward) == inspect.signature(plain.forward), "the signature of forward has changed"
     )
@@ -231,11 +262,14 @@ def check_c22_evaluation_contract(pair: Pair) -> None:
         outputs = [m(**batch).to_tuple()[:2] for m in (plain, patched)]
         expect_close(outputs[1][1], outputs[0][1], "what compute_metrics gets")
         expect_close(patched(**batch, skip_logits=True).loss, trained, "the loss in evaluation")
+        with largest_allocation() as backbone:
+            plain.base_model(batch["input_ids"])
         with largest_allocation() as largest:
             patched(**batch, skip_logits=True)
     rows = batch["input_ids"].numel()
     weight = patched.get_output_embeddings().weight
-    expect(largest() < max(weight.numel(), rows * weight.shape[0] + 1), "a gradient buffer of the head's size was made")
+    allowed = max(weight.numel(), rows * weight.shape[0] + 1, backbone() + 1)
+    expect(largest() < allowed, "a gradient buffer of the head's size was made")
 
 
 def check_logits_option(pair: Pair) -> None:
@@ -308,17 +342,26 @@ def check_classes_and_state(pair: Pair) -> None:
 
 def check_hooks(pair: Pair) -> None:
     """Forward, pre- and backward hooks on every module fire as often as upstream's."""
-    counts = []
-    for model in pair.both():
-        fired: Counter[str] = Counter()
-        for path, module in model.named_modules():
-            if type(module).__name__.endswith(("RMSNorm", "MLP", "Attention", "Linear")):
-                module.register_forward_pre_hook(lambda *a, p=path, to=fired: to.update([f"pre {p}"]))
-                module.register_forward_hook(lambda *a, p=path, to=fired: to.update([f"post {p}"]))
-                module.register_full_backward_hook(lambda *a, p=path, to=fired: to.update([f"back {p}"]))
-        step(model, **pair.batch())
-        counts.append(fired)
-    expect(counts[0] == counts[1], f"hooks fired differently: {(counts[0] - counts[1]) + (counts[1] - counts[0])}")
+    backward = True
+    try:
+        expected = _count_hooks(pair.plain(), pair, backward)
+    except RuntimeError:  # upstream writes into the output of a module (llama4): autograd forbids that under such hooks
+        backward = False
+        expected = _count_hooks(pair.plain(), pair, backward)
+    found = _count_hooks(pair.both()[1], pair, backward)
+    expect(expected == found, f"hooks fired differently: {(expected - found) + (found - expected)}")
+
+
+def _count_hooks(model: Any, pair: Pair, backward: bool) -> Counter[str]:
+    fired: Counter[str] = Counter()
+    for path, module in model.named_modules():
+        if type(module).__name__.endswith(("RMSNorm", "MLP", "Attention", "Linear")):
+            module.register_forward_pre_hook(lambda *a, p=path: fired.update([f"pre {p}"]))
+            module.register_forward_hook(lambda *a, p=path: fired.update([f"post {p}"]))
+            if backward:
+                module.register_full_backward_hook(lambda *a, p=path: fired.update([f"back {p}"]))
+    step(model, **pair.batch())
+    return fired
 
 
 def check_copies(pair: Pair) -> None:
@@ -355,7 +398,8 @@ def check_patch_again(pair: Pair) -> None:
     liger.autopatch(model)
     before = snapshot(model)
     report = liger.autopatch(model)
-    expect(not report.applied and all("already" in r.reason for r in report.rows), f"patched twice: {report}")
+    left = [row for row in report.rows if not row.idle and "already" not in row.reason]
+    expect(not report.applied and not left, f"patched twice: {report}")
     try:
         liger.autopatch(model, prefer="reference")
     except AlreadyPatched:
@@ -445,8 +489,13 @@ def _compile(pair: Pair, backend: str) -> None:
     steps = []
     for model in pair.both():
         compiled = torch.compile(model, fullgraph=True, backend=backend)
-        with count_graphs() as count:
-            steps.append([step(compiled, **b)[:2] for b in batches])
+        try:
+            with count_graphs() as count:
+                steps.append([step(compiled, **b)[:2] for b in batches])
+        except Exception:
+            if steps:
+                raise
+            return  # upstream itself does not compile with this backend: nothing to compare with
         graphs.append(count())
     for (loss, wanted), (found, got) in zip(*steps, strict=True):
         expect_close(found, loss, "the compiled loss")

@@ -1,1 +1,1 @@
-"""Liger for Gemma, Gemma 2 and Gemma 3 text models."""
+"""Liger for Gemma, Gemma 2, 3 and 4, VaultGemma and PaliGemma models."""

@@ -1,4 +1,4 @@
-"""Gemma, Gemma 2 and the text part of Gemma 3."""
+"""Gemma, Gemma 2, VaultGemma, Gemma 3 and 4, and PaliGemma."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,8 +35,58 @@ GEMMA3_TEXT = replace(
     mini="liger_models_gemma.mini:gemma3_text",
 )
 
+VAULTGEMMA = replace(
+    GEMMA2,
+    model_type="vaultgemma",
+    module="transformers.models.vaultgemma.modeling_vaultgemma",
+    fits={"VaultGemmaRMSNorm": NORM, "VaultGemmaMLP": MLP, "VaultGemmaAttention": ROPE},
+    mini="liger_models_gemma.mini:vaultgemma",
+)
+
+GEMMA4_TEXT = replace(
+    GEMMA2,
+    model_type="gemma4_text",
+    module="transformers.models.gemma4.modeling_gemma4",
+    fits={
+        "Gemma4RMSNorm": fits.rms_norm(cast="fp32-weight", eps="eps"),
+        "Gemma4TextMLP": MLP,
+        # Gemma4TextAttention: rotates q and k one at a time, and k not in each layer
+    },
+    mini="liger_models_gemma.mini:gemma4_text",
+)
+
+GEMMA3 = replace(
+    GEMMA3_TEXT,
+    model_type="gemma3",
+    fits={**GEMMA3_TEXT.fits, "torch.nn.modules.normalization.LayerNorm": fits.layer_norm()},
+    head=fits.causal_lm_head(),  # the soft cap of its text_config is not applied
+    mini="liger_models_gemma.mini:gemma3",
+    images="liger_models_gemma.mini:images",
+)
+
+PALIGEMMA = replace(
+    GEMMA,
+    model_type="paligemma",
+    module="transformers.models.paligemma.modeling_paligemma",
+    fits={
+        **{f"{GEMMA.module}.{name}": fit for name, fit in GEMMA.fits.items()},
+        "torch.nn.modules.normalization.LayerNorm": fits.layer_norm(),
+    },
+    mini="liger_models_gemma.mini:paligemma",
+    images="liger_models_gemma.mini:images",
+)
+
+GEMMA4 = replace(
+    GEMMA4_TEXT,
+    model_type="gemma4",
+    fits={**GEMMA4_TEXT.fits, "Gemma4VisionMLP": MLP},
+    head=fits.causal_lm_head(softcap="config.text_config.final_logit_softcapping"),
+    mini="liger_models_gemma.mini:gemma4",
+    images="liger_models_gemma.mini:patches",
+)
+
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
     """Register the Gemma family."""
-    return [GEMMA, GEMMA2, GEMMA3_TEXT]
+    return [GEMMA, GEMMA2, GEMMA3_TEXT, VAULTGEMMA, GEMMA4_TEXT, GEMMA3, PALIGEMMA, GEMMA4]

@@ -1,0 +1,1 @@
+"""Liger for ERNIE 4.5 models."""

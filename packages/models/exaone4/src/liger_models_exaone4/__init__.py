@@ -1,0 +1,1 @@
+"""Liger for EXAONE 4 models."""

@@ -1,0 +1,1 @@
+"""Liger for Falcon-H1 models."""

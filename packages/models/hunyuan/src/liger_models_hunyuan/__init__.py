@@ -1,0 +1,1 @@
+"""Liger for Hunyuan v1 models."""

@@ -1,0 +1,1 @@
+"""Liger for InternVL models."""

@@ -1,0 +1,1 @@
+"""Liger for LFM2 models."""

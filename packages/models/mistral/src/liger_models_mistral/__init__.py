@@ -1,0 +1,1 @@
+"""Liger for Mistral, Mistral 3, Ministral and Mixtral models."""

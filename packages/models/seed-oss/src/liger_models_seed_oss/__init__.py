@@ -1,0 +1,1 @@
+"""Liger for Seed-OSS models."""

@@ -1,0 +1,1 @@
+"""Liger for SmolVLM and Idefics 3 models."""

@@ -1,0 +1,19 @@
+"""What model families add to the loss of a plain causal LM: the other checks of each type are `model_checks`."""
+
+import pytest
+
+from liger.testing.models import Pair, expect_equal_step, find
+
+
+@pytest.mark.parametrize("model_type", ["mixtral", "granitemoe", "qwen3_next", "gpt_oss", "ernie4_5_moe"])
+@pytest.mark.parametrize("where", ["call", "config"])
+def test_the_loss_of_routers_is_added(model_type, where, device):
+    pair = Pair(find(model_type), device)
+    asked = {"output_router_logits": True}
+    plain, patched = pair.both(**(asked if where == "config" else {}))
+    out = expect_equal_step(plain, patched, **pair.batch(), **(asked if where == "call" else {}))
+    assert float(out.aux_loss.detach()) > 1 and plain.router_aux_loss_coef > 0
+    without = patched(**pair.batch(), output_router_logits=False).loss
+    assert float((out.loss - without).detach()) == pytest.approx(
+        plain.router_aux_loss_coef * float(out.aux_loss), rel=0.1
+    )
