@@ -47,6 +47,15 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {  # model type:
 }  # fmt: skip
 
 
+DECLARED = registry().models
+
+
+@pytest.fixture(autouse=True)
+def no_declarations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no model package were installed."""
+    monkeypatch.setattr(registry(), "models", {})
+
+
 def build(model_type: str) -> Any:
     """A small causal LM; norms get weights that show whether they are read."""
     prefix, changes, _ = MODELS[model_type]
@@ -304,7 +313,8 @@ def llama() -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
 
 
-def test_a_declaration_wins_over_recognition() -> None:
+def test_a_declaration_wins_over_recognition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry(), "models", DECLARED)
     report = liger.plan(Container(llama()))
     by_class = {row.cls: row for row in report.rows}
     assert by_class["LayerNorm"].reason == "recognised" and by_class["LayerNorm"].owner.startswith("liger-hf ")
@@ -359,7 +369,7 @@ def test_the_rope_of_text_is_never_given_to_sections() -> None:
 # -- The hook ----------------------------------------------------------------------------------------------------------
 def test_hook_liger_recognise_module() -> None:
     found = liger_recognise_module(nn.LayerNorm(8))
-    assert isinstance(found, Fit) and (found.op, found.options) == ("layer_norm", {"eps": "eps"})
+    assert isinstance(found, Fit) and (found.op, found.options) == ("layer_norm", {"eps": "eps", "fp32": False})
     assert liger_recognise_module(nn.Linear(2, 2)) is None
     assert "no fit is for a module with forward(input) and the parts none" in str(liger_recognise_module(PlainMLP()))
 

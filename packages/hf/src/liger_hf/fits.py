@@ -124,7 +124,7 @@ def gated_mlp(
     given = {"gate": gate, "up": up, "down": down, "act_fn": act_fn}
     names = {name: value for name, value in given.items() if value != usual[name]}
     if multipliers and names:
-        raise ValueError(f"gated_mlp: with multipliers the names are the usual ones, got {names}")
+        raise ValueError(f"gated_mlp: multipliers=True takes no other names, but they are {names}")
     adapter = "scaled_mlp" if multipliers else "gated_mlp"
     sets = (*options, "gate_multiplier") if multipliers else tuple(options)
     return _mlp(f"{adapter}[{act}]", op, adapter, {**options, **names}, sets)
