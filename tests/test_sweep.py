@@ -104,6 +104,15 @@ def test_the_table() -> None:
     assert row in text.splitlines() and "| b | mismatch: the loss differs by 1.0e-02 |  |  |" in text.splitlines()
 
 
+def test_the_committed_table_has_every_type() -> None:
+    text = sweep.PAGE.read_text(encoding="utf-8")
+    if f"transformers {transformers.__version__}\n" not in text:
+        pytest.skip(f"the table is of another release than {transformers.__version__}")
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")][1:]
+    assert rows == list(TYPES)
+    assert "| mismatch" not in text and "| crash" not in text
+
+
 def test_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in ((["no_such"], "no language model type no_such"), (["--write"], "--write needs --all")):
         with pytest.raises(SystemExit):
