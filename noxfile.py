@@ -58,6 +58,7 @@ ENV = {
 }
 PLAIN = not sys.argv[1:]  # `nox` and no more: a part of the checks, the next part at the next commit
 PARTS, MODEL_PARTS = 8, 32  # of kernels, and of models, of which there are more and each compiles for half a minute
+PROCESSES = ("-n", str(min(2, os.cpu_count() or 1)), "--dist", "loadgroup")  # of pytest
 TRITON = sys.platform == "linux"  # nowhere else are there wheels of it; the packages declare it with the same condition
 NO_TRITON = f"there is no triton for {sys.platform}"
 # Read by triton when it is first imported, so it has to be there before Python starts.
@@ -99,7 +100,7 @@ def install(session: nox.Session, *requirements: str, ours: dict[str, Package] =
 def install_everything(session: nox.Session, *more: str) -> None:
     """Every package of the repository and what the combined suite needs."""
     pins = [package.pin for package in PACKAGES.values()]
-    install(session, *pins, testing(), *root_settings()["test-requires"], *more)
+    install(session, *pins, testing(), "pytest-xdist", *root_settings()["test-requires"], *more)
 
 
 def install_demo(session: nox.Session) -> None:
@@ -182,7 +183,7 @@ def in_isolation(session: nox.Session, *tested: Package, parts: int = PARTS) -> 
     requires = [requirement for one in tested for requirement in one.settings.get("test-requires", [])]
     install(session, *(one.pin for one in tested), testing(), "pytest-xdist", *requires, ours=ours)
     session.run("python", "tools/check_isolation.py", *ours)
-    pytest(session, "-n", str(min(2, os.cpu_count() or 1)), *(str(one.tests) for one in tested), parts=parts)
+    pytest(session, *PROCESSES, *(str(one.tests) for one in tested), parts=parts)
 
 
 TESTED = [package for package in PACKAGES.values() if package.tests]
@@ -223,7 +224,8 @@ def convergence(session: nox.Session) -> None:
     """All packages together: training with and without Liger, many models, other libraries."""
     install_everything(session)
     apart = ("downstream", "test_house_rules.py", "test_readme.py", "test_scaffold.py")  # each has its own session
-    pytest(session, "tests", *(f"--ignore=tests/{name}" for name in apart), parts=MODEL_PARTS)
+    processes = (*PROCESSES, "--dist", "loadfile")
+    pytest(session, *processes, "tests", *(f"--ignore=tests/{name}" for name in apart), parts=MODEL_PARTS)
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])
@@ -280,6 +282,13 @@ def demo_quick(session: nox.Session, offer: bool) -> None:
     else:
         install_demo(session)
     session.run("liger", "demo", "--quick", *session.posargs, env={**ENV, "OMP_NUM_THREADS": None})
+
+
+@nox.session(default=False, requires=["wheels"])
+def sweep(session: nox.Session) -> None:
+    """Patch a small model of every type and compare; `nox -s sweep -- --all --write` writes docs/models.md."""
+    install_everything(session)
+    session.run("python", "tools/sweep.py", *session.posargs, env=ENV)
 
 
 @nox.session(default=False, requires=["wheels"])

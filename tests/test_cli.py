@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from liger.cli import build
 from liger.declare import load
 from liger.registry import registry
-from liger_hf.commands import load_config
+from liger_hf.commands import load_config, meta_model
 
 
 def plan(*arguments):
@@ -28,8 +28,11 @@ def test_plan_of_a_model_type():
     assert "would apply linear_cross_entropy x1, rms_norm x65, rope x32, silu_mul x32" in out
 
 
-def test_plan_of_an_unknown_type_and_of_nothing():
-    assert "'gpt2'" in plan("gpt2").stdout
+def test_plan_of_an_undeclared_type_and_of_nothing():
+    assert "would apply layer_norm x25, linear_cross_entropy x1" in plan("gpt2").stdout
+    assert "Qwen2VLForConditionalGeneration" in plan("qwen2_vl").stdout
+    with pytest.raises(ValueError, match="model_type 'clip' has no language model"):
+        meta_model(load_config("clip"))
     with pytest.raises(ValueError, match="'no/such' is no model directory, reachable hub id or model_type"):
         load_config("no/such")
 

@@ -6,7 +6,13 @@ import pickle
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaForCausalLM, LlamaForSequenceClassification
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+)
 from transformers.models.llama import modeling_llama
 
 import liger
@@ -141,10 +147,22 @@ def test_unknown_targets():
     assert "'gpt2'" in liger.autopatch("gpt2").rows[0].reason
     with pytest.raises(PatchRefused, match="'gpt2'"):
         liger.autopatch("gpt2", strict=True)
+    assert "pass the model or its class instead" in liger.autopatch("gpt2").rows[0].reason
     assert "not a model class" in liger.autopatch(torch.nn.Linear).rows[0].reason
     assert "not a model class" in liger.autopatch(modeling_llama.LlamaRMSNorm).rows[0].reason
     with pytest.raises(TypeError, match="expected a model, a config, a model_type or a model class, got int"):
         liger.autopatch(3)
+
+
+def test_the_class_of_an_undeclared_type():
+    with liger.patched(GPT2LMHeadModel) as report:
+        assert report.rows[0].status == "deferred"
+        model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=64))
+        model(input_ids=torch.arange(6)[None])
+    assert {row.op for row in liger.plan(model).rows if "already" in row.reason} == {
+        "layer_norm",
+        "linear_cross_entropy",
+    }
 
 
 def test_auto_model(pair, tmp_path, caplog):

@@ -3,6 +3,7 @@
 In a part of the checks (`LIGER_TEST_PART`) each package is there with one case or more, with others in the next part.
 """
 
+import functools
 import itertools
 import pydoc_data.topics
 
@@ -49,6 +50,12 @@ def train(pair, dtype, patched, order=dict, **inputs):
     return torch.stack(losses), first, {n: p.detach() for n, p in model.named_parameters()}, logprobs
 
 
+@functools.lru_cache(maxsize=4)
+def baseline(model_type, dtype, device):
+    """Training without Liger; the tests of a model type share it."""
+    return train(Pair(find(model_type), device), dtype, False)
+
+
 def relative(found, expected, least=1e-30):
     return float((found.double() - expected.double()).norm() / expected.double().norm().clamp_min(least))
 
@@ -79,9 +86,8 @@ def cases(test):
 
 @pytest.mark.parametrize("model_type, inputs", cases("fp32"))
 def test_fp32(model_type, inputs, device):
-    pair = Pair(find(model_type), device)
-    losses, first, final, logprobs = train(pair, torch.float32, False)
-    got = train(pair, torch.float32, True, **inputs)
+    losses, first, final, logprobs = baseline(model_type, torch.float32, device)
+    got = train(Pair(find(model_type), device), torch.float32, True, **inputs)
     assert losses[-4:].mean() < losses[:4].mean() - 0.5, "the baseline does not learn, so equality would show nothing"
     assert float(((got[0] - losses).abs() / losses).max()) < 1e-4
     for name, gradient in first.items():
@@ -115,9 +121,9 @@ def test_bf16(model_type, inputs, device):
     each batch in reverse, the same but for roundings, and the further of its two trainings counts.
     """
     pair = Pair(find(model_type), device)
-    truth = train(pair, torch.float32, False)
+    truth = baseline(model_type, torch.float32, device)
     found = apart(train(pair, torch.bfloat16, True, **inputs), truth)
-    allowed = apart(train(pair, torch.bfloat16, False), truth)
+    allowed = apart(baseline(model_type, torch.bfloat16, device), truth)
     if further(found, allowed):
         other = apart(train(pair, torch.bfloat16, False, order=backwards), truth)
         allowed = {name: max(error, other[name]) for name, error in allowed.items()}

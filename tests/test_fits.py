@@ -270,6 +270,29 @@ def test_activation_is_compared_bit_by_bit(declared: str, actual: str) -> None:
     assert (reason is None) == (declared == actual), reason
 
 
+NAMED = {  # model: class, fit
+    "llama4": ("Llama4TextMLP", fits.gated_mlp(act="silu", act_fn="activation_fn")),
+    "lfm2": ("Lfm2MLP", fits.gated_mlp(act="silu", gate="w1", up="w3", down="w2", act_fn=None)),
+}
+
+
+@pytest.mark.parametrize("model", NAMED)
+def test_gated_mlps_with_other_names(model: str) -> None:
+    cls, fit = NAMED[model]
+    upstream = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    configs = importlib.import_module(f"transformers.models.{model}.configuration_{model}")
+    config = (configs.Llama4TextConfig if model == "llama4" else configs.Lfm2Config)(**SMALL)
+    module = getattr(upstream, cls)(config)
+    assert load(fit.match)(module, fit.options) is None
+    patched = load(fit.adapter)(type(module), load(registry().op(fit.op).reference), **fit.options)["forward"]
+    x = torch.randn(3, 32)
+    assert torch.equal(patched(module, x), module(x))
+    swapped = {**fit.options, "gate": fit.options.get("up", "up_proj"), "up": fit.options.get("gate", "gate_proj")}
+    assert "does not compute silu_mul" in load(fit.match)(module, swapped)
+    with pytest.raises(ValueError, match="the names are the usual ones"):
+        fits.gated_mlp(act="silu", multipliers=True, act_fn=None)
+
+
 @pytest.mark.parametrize("affine", [True, False])
 def test_norms_of_torch_with_and_without_parameters(affine: bool) -> None:
     assert match_layer_norm(torch.nn.LayerNorm(8, elementwise_affine=affine), fits.layer_norm().options) is None

@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import threading
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +18,8 @@ from liger.errors import (
     UnpatchConflict,
     WrongOrder,
 )
-from liger.registry import registry
+from liger.plugins import Plugins
+from liger.registry import Registry, registry, use
 from liger.swap import forward
 from liger.testing import count_ops
 from liger.testing.models import Pair, expect_equal_step, expect_unchanged, find, snapshot, step
@@ -188,21 +188,15 @@ def test_one_info_line_on_rank_0_and_silence_otherwise(pair, caplog, monkeypatch
     assert not [r for r in caplog.records if r.name == "liger"]
 
 
-def test_a_known_model_inside_an_unknown_one_is_left_alone(pair):
-    class Container(torch.nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.config, self.language_model = SimpleNamespace(model_type="acme_vision"), inner
-
-    container = Container(pair.plain())
-    before = snapshot(container.language_model)
-    (row,) = liger.autopatch(container).rows
-    assert row.status == "skipped" and "'acme_vision'" in row.reason
-    expect_unchanged(before, snapshot(container.language_model), "autopatch of an unknown container")
-    assert liger.autopatch(container.language_model).applied  # by hand it is
+@pytest.fixture
+def without_recogniser(monkeypatch):
+    monkeypatch.setenv("LIGER_DISABLE_PLUGINS", "hf")
+    previous = use(Registry(Plugins()))
+    yield
+    use(previous)
 
 
-def test_unknown_model_type_is_returned_untouched(device):
+def test_unknown_model_type_is_returned_untouched(device, without_recogniser):
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=64)).to(device)
     before = snapshot(model)
     report = liger.autopatch(model)
@@ -216,7 +210,7 @@ def test_unknown_model_type_is_returned_untouched(device):
     assert "no config.model_type" in plain.rows[0].reason
 
 
-def test_known_type_without_its_package_names_the_package(pair, monkeypatch):
+def test_known_type_without_its_package_names_the_package(pair, monkeypatch, without_recogniser):
     monkeypatch.delitem(registry().models, "llama")
     (row,) = liger.autopatch(pair.plain()).rows
     assert row.reason == "model_type 'llama' needs its package: pip install liger-models-llama"
@@ -288,6 +282,12 @@ def test_parametrised_module_is_wrong_order(pair):
     with pytest.raises(WrongOrder, match="lm_head is ParametrizedLinear: patch before register_parametrization"):
         liger.autopatch(model)
     assert not liger.is_patched(model)
+
+
+def test_a_parametrised_convolution_is_upstreams_own(pair):
+    model = pair.plain()
+    model.model.positions = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(4, 4, 3))
+    assert liger.autopatch(model).applied
 
 
 @pytest.mark.parametrize("change", ["class", "forward"])

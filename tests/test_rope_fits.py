@@ -12,7 +12,7 @@ from liger.errors import PatchRefused
 from liger.registry import registry
 from liger.testing import count_ops
 from liger_hf import fits
-from liger_hf.rope import as_upstream, match, probe_attention, rope
+from liger_hf.rope import _computes, as_upstream, match, probe_attention, rope
 
 SMALL = {
     "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 32,
@@ -231,3 +231,29 @@ def test_a_class_that_never_rotates_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert {row.status for row in liger.plan(model).rows} == {"refused"}
     with pytest.raises(PatchRefused, match="its forward does not call apply_rotary_pos_emb"):
         liger.plan(model, strict=True)
+
+
+def rotate_tokens(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As vision towers do: heads behind tokens, and around them a batch (step3p7) or none."""
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    return tuple(x * cos + torch.cat((-x[..., 4:], x[..., :4]), -1) * sin for x in (q, k))
+
+
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_one_row_of_tables_for_all_images_of_a_batch(lead: tuple[int, ...]) -> None:
+    assert _computes(rotate_tokens, "half", "column", "none") is None
+    ours = as_upstream(rotate_tokens, load(registry().op("rope").reference), "half", "column", "none")
+    q, k, cos, sin = (torch.randn(shape) for shape in ((*lead, 3, 4, 8), (*lead, 3, 2, 8), (3, 8), (3, 8)))
+    for found, expected in zip(ours(q, k, cos, sin), rotate_tokens(q, k, cos, sin), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_a_gradient_that_upstream_cuts_is_no_fit() -> None:
+    def cut(
+        q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return rotate_tokens(q, k.detach() + 0 * k, cos, sin)
+
+    assert "a gradient of its forward" in str(_computes(cut, "half", "column", "none"))

@@ -1,5 +1,6 @@
 """`liger new`: what it makes is installed as a real wheel and passes its own tests at once."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -57,15 +58,9 @@ def test_what_is_made_passes_its_own_tests(made, tmp_path):
     install(made, site)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
     env.pop("LIGER_TEST_PART", None)  # all checks
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-rs",
-        "--import-mode=importlib",
-        *(str(f / "tests") for f in made),
-    ]
+    processes = ("-n", str(min(2, os.cpu_count() or 1))) if importlib.util.find_spec("xdist") else ()
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--import-mode=importlib", *processes]
+    command += [str(f / "tests") for f in made]
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
     passed = int(re.search(r"(\d+) passed", done.stdout)[1])

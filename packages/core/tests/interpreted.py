@@ -28,6 +28,19 @@ def _arithmetic(x_ptr, y_ptr, WHAT: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _integers(x_ptr, by_ptr, y_ptr, WHAT: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x, by = tl.load(x_ptr + at), tl.load(by_ptr + at)
+    if WHAT == "add":
+        x = x + by
+    if WHAT == "sub":
+        x = x - by
+    if WHAT == "mul":
+        x = x * by
+    tl.store(y_ptr + at, x)
+
+
+@triton.jit
 def _constants(x_ptr, y_ptr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at)
@@ -51,3 +64,10 @@ def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def arithmetic(x: torch.Tensor, what: str) -> None:
     """Run one kind of arithmetic on x (a power of two elements)."""
     _arithmetic[(1,)](x, torch.empty_like(x), WHAT=what, BLOCK=x.numel())
+
+
+def integers(x: torch.Tensor, by: torch.Tensor, what: str) -> torch.Tensor:
+    """Sum, difference or product of integers (a power of two elements)."""
+    y = torch.empty_like(x)
+    _integers[(1,)](x, by, y, WHAT=what, BLOCK=x.numel())
+    return y

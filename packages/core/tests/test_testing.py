@@ -198,6 +198,31 @@ def test_interpreter_refuses_bfloat16_arithmetic(what: str) -> None:
     probes.arithmetic(torch.ones(16), what)
 
 
+@interpreted
+@pytest.mark.parametrize("what", ["add", "sub", "mul"])
+def test_integers_wrap_in_the_interpreter_as_on_a_gpu(what: str) -> None:
+    pytest.importorskip("triton")
+    import interpreted as probes
+
+    x, by = (torch.tensor(v, dtype=torch.int32) for v in ([1, 2, 2**31 - 1, -(2**31)], [3, 2, 2, 7]))
+    by = -by if what == "sub" else by
+    expected = {"add": x + by, "sub": x - by, "mul": x * by}[what]
+    assert torch.equal(probes.integers(x, by, what), expected)
+
+
+@interpreted
+def test_interpreter_puts_the_language_back() -> None:
+    tl = pytest.importorskip("triton.language")
+    import interpreted as probes
+
+    load = tl.load
+    with pytest.raises(Exception, match="cast to tl.float32 first"):
+        probes.arithmetic(torch.ones(16, dtype=torch.bfloat16), "sum")
+    assert tl.load is load
+    probes.arithmetic(torch.ones(16), "sum")
+    assert tl.load is load
+
+
 # -- pytest plugin -----------------------------------------------------------------------------------------------------
 def test_plugin_stays_out_of_other_projects(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\nversion = '1'\n")

@@ -199,7 +199,7 @@ def test_modules(device: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("sizes", [{"R": 4096, "H": 14336}, {"R": 8191, "H": 5461}])
-def test_large(kernel: str, sizes: dict[str, int], device: str) -> None:
+def test_big(kernel: str, sizes: dict[str, int], device: str) -> None:
     Case(kernel=find(kernel), dtype="bfloat16", sizes=sizes).check(device)
 
 

@@ -111,5 +111,5 @@ def test_reference_has_the_bits_of_upstream_experts(dtype: torch.dtype, generato
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("options", [{}, {"layout": "interleaved"}])
-def test_large(kernel: str, options: dict[str, str], device: str) -> None:
+def test_big(kernel: str, options: dict[str, str], device: str) -> None:
     Case(kernel=find(kernel), dtype="bfloat16", sizes={"R": 8191, "H": 5461}, options=options).check(device)

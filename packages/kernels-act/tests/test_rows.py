@@ -135,5 +135,5 @@ def test_modules(device: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", ROWS)
 @pytest.mark.parametrize("width", [5120, 16384, 32768, 131072, 524288])
-def test_large(op: str, width: int, device: str) -> None:
+def test_big(op: str, width: int, device: str) -> None:
     Case(kernel=find(f"{op}/triton"), dtype="bfloat16", sizes={"R": 300, "V": width}).check(device)

@@ -136,7 +136,7 @@ def test_c04_head_gradient_does_not_depend_on_the_chunks(kernel: str, chunks: in
     hidden, weight, _ = inputs(4096, 64, 256, device, torch.bfloat16)
     target = torch.randint(0, 256, (4096,), device=device)
     megabytes = 4096 / chunks * 256 * 2 / 2**20
-    assert -(-4096 // chunk_rows(4096, 256, 2, megabytes, device)) == chunks
+    assert -(-4096 // chunk_rows(4096, 64, 256, 2, megabytes, device)) == chunks
     wide = [t.detach().double().requires_grad_() for t in (hidden, weight)]
     true = torch.autograd.grad(F.cross_entropy(wide[0] @ wide[1].t(), target), wide)
     loss = linear_cross_entropy(hidden, weight, target, workspace_mb=megabytes, kernel=kernel)
@@ -168,26 +168,26 @@ def test_accum_dtype(kernel: str, device: str) -> None:
 
 
 def test_chunk_sizes() -> None:
-    assert chunk_rows(16384, 128256, 2, None, "cuda") == 4096  # dW is the sum of 4 chunks
-    assert chunk_rows(4096, 128256, 2, None, "cuda") == 2048
-    assert chunk_rows(16384, 262144, 2, None, "cuda") == 2432  # 4 would take 2 GiB
-    assert chunk_rows(8192, 256000, 2, None, "cuda") == 2048
-    assert chunk_rows(4097, 32000, 2, None, "cuda") == 2176  # evened out, whole tiles
-    assert chunk_rows(10**6, 10**7, 2, None, "cuda") == 1024  # never below, whatever it takes
-    assert chunk_rows(5, 32000, 2, None, "cuda") == 5
-    assert chunk_rows(16384, 128256, 2, 250.5, "cuda") == 1024
-    assert chunk_rows(16384, 128256, 2, 1e-9, "cuda") == 1
-    assert chunk_rows(2048, 49152, 4, None, "cpu") == 293
-    assert chunk_rows(0, 100, 4, None, "cpu") == 1
+    assert chunk_rows(16384, 4096, 128256, 2, None, "cuda") == 4096  # dW is the sum of 4 chunks
+    assert chunk_rows(4096, 4096, 128256, 2, None, "cuda") == 2048
+    assert chunk_rows(32768, 4096, 128256, 2, None, "cuda") == 8192  # 2 GiB, as an fp32 dW would take beside its chunks
+    assert chunk_rows(65536, 4096, 128256, 2, None, "cuda") == 4096  # 4 GiB
+    assert chunk_rows(8192, 4096, 256000, 2, None, "cuda") == 2048
+    assert chunk_rows(4097, 4096, 32000, 2, None, "cuda") == 2176  # evened out, whole tiles
+    assert chunk_rows(10**6, 4096, 10**7, 2, None, "cuda") == 1024  # never below, whatever it takes
+    assert chunk_rows(5, 4096, 32000, 2, None, "cuda") == 5
+    assert chunk_rows(16384, 4096, 128256, 2, 250.5, "cuda") == 1024
+    assert chunk_rows(16384, 4096, 128256, 2, 1e-9, "cuda") == 1
+    assert chunk_rows(2048, 4096, 49152, 4, None, "cpu") == 293
+    assert chunk_rows(0, 4096, 100, 4, None, "cpu") == 1
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_fp16_neither_overflows_nor_vanishes(kernel: str, device: str) -> None:
-    rows = 400
-    hidden = (
-        (200 + torch.randn(rows, 8)).to(device, torch.float16).requires_grad_()
-    )  # sums of 400 such rows exceed 65504
-    weight = (torch.randn(3, 8) * 1e-3).to(device, torch.float16).requires_grad_()
+    rows = 80
+    hidden = 1000 + torch.randn(rows, 8)  # sums of 80 such rows exceed 65504
+    hidden = hidden.to(device, torch.float16).requires_grad_()
+    weight = (torch.randn(3, 8) * 2e-4).to(device, torch.float16).requires_grad_()
     target = torch.zeros(rows, dtype=torch.long, device=device)
     loss = linear_cross_entropy(hidden, weight, target, kernel=kernel)
     got = torch.autograd.grad(loss * 16, (hidden, weight))
@@ -298,7 +298,7 @@ OPTIONS: list[dict[str, Any]] = [
 def test_compile(kernel: str, options: dict[str, Any], device: str) -> None:
     """Lengths that are one chunk and lengths that are many: at most two graphs."""
     calls = []
-    for rows in (7, 7, 60, 21, 40):
+    for rows in (5, 5, 20, 11, 14):
         hidden, weight, target = inputs(rows, 16, 57, device, torch.bfloat16)
         calls.append(([hidden.view(1, rows, 16), weight, target.view(1, rows)], options))
 

@@ -116,5 +116,5 @@ def test_bad_input(error: type[Exception], message: str, change: dict[str, Any])
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("sizes", [{"R": 8192, "H": 4096}, {"R": 4099, "H": 5461}, {"R": 257, "H": 16385}])
-def test_large(sizes: dict[str, int], device: str) -> None:
+def test_big(sizes: dict[str, int], device: str) -> None:
     Case(kernel=find("gated_rms_norm/triton"), dtype="bfloat16", sizes=sizes).check(device)

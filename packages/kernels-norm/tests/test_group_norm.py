@@ -103,5 +103,5 @@ def test_bad_input(error: type[Exception], message: str, change: dict[str, Any])
         {"N": 1, "G": 2, "C": 3, "S": 1048583},
     ],
 )
-def test_large(sizes: dict[str, int], device: str) -> None:
+def test_big(sizes: dict[str, int], device: str) -> None:
     Case(kernel=find("group_norm/triton"), dtype="bfloat16", sizes=sizes).check(device)

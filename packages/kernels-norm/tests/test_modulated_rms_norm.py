@@ -93,5 +93,5 @@ def test_bad_input(error: type[Exception], message: str, change: dict[str, Any])
 @pytest.mark.parametrize(
     "sizes", [{"B": 8, "T": 1024, "H": 4096}, {"B": 3, "T": 1367, "H": 5461}, {"B": 2, "T": 129, "H": 16385}]
 )
-def test_large(sizes: dict[str, int], device: str) -> None:
+def test_big(sizes: dict[str, int], device: str) -> None:
     Case(kernel=find("modulated_rms_norm/triton"), dtype="bfloat16", sizes=sizes).check(device)

@@ -163,5 +163,5 @@ def test_wide_rows_with_a_weight_for_each_head(device: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", OPS[:3])
 @pytest.mark.parametrize("sizes", [{"R": 8192, "H": 4096}, {"R": 4099, "H": 5461}, {"R": 257, "H": 16384}])
-def test_large(sizes: dict[str, int], op: str, device: str) -> None:
+def test_big(sizes: dict[str, int], op: str, device: str) -> None:
     Case(kernel=find(f"{op}/triton"), dtype="bfloat16", sizes=sizes).check(device)

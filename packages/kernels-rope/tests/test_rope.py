@@ -204,7 +204,7 @@ def test_unknown_values_of_options(option: str) -> None:
 @pytest.mark.parametrize(
     "sizes", [{"T": 4096, "B": 2, "NQ": 32, "NK": 8, "D": 128}, {"T": 1023, "B": 3, "NQ": 10, "NK": 1, "D": 80}]
 )
-def test_large(sizes: dict[str, int], device: str) -> None:
+def test_big(sizes: dict[str, int], device: str) -> None:
     Case(kernel=find("rope/triton"), dtype="bfloat16", sizes=sizes).check(device)
 
 

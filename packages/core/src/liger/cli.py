@@ -162,7 +162,7 @@ def build() -> typer.Typer:
 
 def _plan_without_models(target: str) -> None:
     """Show what would be patched; needs a model package."""
-    from liger.planner import unknown_reason
+    from liger.candidates import unknown_reason
 
     console.print(unknown_reason(target, registry()), markup=False)
     console.print("reading a model directory or hub id needs liger-hf: pip install liger-hf", markup=False)

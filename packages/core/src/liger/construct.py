@@ -12,10 +12,11 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from liger.candidates import unknown_reason
 from liger.declare import ModelPatch
 from liger.errors import AlreadyPatched, PatchRefused, UnpatchConflict, WrongOrder
 from liger.patch import MISSING, PENDING
-from liger.planner import Choices, unknown_reason
+from liger.planner import Choices
 from liger.registry import registry
 from liger.report import Report, Row, log
 from liger.swap import Spec, own, swapped_class
@@ -129,17 +130,22 @@ def _resolve(target: Any) -> tuple[type | None, str]:
     if isinstance(target, type):
         if not hasattr(target, "config_class"):
             return None, f"{target.__name__} is not a model class: mark the class of the whole model"
-        for patch in registry().models.values():
-            if target.__module__ == patch.module:
-                return target, ""
+        if _recognises() or any(target.__module__ == patch.module for patch in registry().models.values()):
+            return target, ""
         return None, f"no installed plugin declares the classes of {target.__module__}"
     model_type = target if isinstance(target, str) else getattr(target, "model_type", None)
     if not isinstance(model_type, str):
         raise TypeError(f"expected a model, a config, a model_type or a model class, got {type(target).__name__}")
     found = registry().models.get(model_type)
     if found is None:
-        return None, unknown_reason(model_type, registry())
+        hint = "; pass the model or its class instead: its parts may be recognised" if _recognises() else ""
+        return None, unknown_reason(model_type, registry()) + hint
     return _causal_lm(found), ""
+
+
+def _recognises() -> bool:
+    """Whether a plugin may know the parts of an undeclared model."""
+    return any("liger_recognise_module" in info.hooks for info in registry().plugins.infos)
 
 
 def _causal_lm(patch: ModelPatch) -> type:

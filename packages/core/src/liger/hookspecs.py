@@ -29,7 +29,15 @@ def liger_register_models() -> Sequence[ModelPatch]:  # type: ignore[empty-body]
 
 @hookspec
 def liger_register_fits() -> Sequence[Fit]:  # type: ignore[empty-body]
-    """Return shared fits, for a recogniser of undeclared model types, which does not exist yet."""
+    """Return shared fits, so that each has one owner and an id of its own."""
+
+
+@hookspec
+def liger_recognise_module(module: Module) -> Fit | str | None:
+    """Return the fit of a module in a model that no package declares, why none suits it, or None: nothing to replace.
+
+    It is asked about each module, so it keeps its answers by class. A fit that it returns has been verified.
+    """
 
 
 @hookspec

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from liger._known import MODELS
+from liger.candidates import Candidate, find
 from liger.context import as_prefer
-from liger.declare import Fit, ModelPatch, load
+from liger.declare import Fit, load
 from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
 from liger.patch import PENDING, Action, is_accelerate, owner_of
+from liger.plugins import describe
 from liger.registry import Registry, registry
 from liger.report import IDLE, Report, Row, Status
 from liger.swap import Part, Spec, is_swapped, match_signature, original_class, overridden
@@ -85,32 +85,12 @@ class Choices:
         return None
 
 
-class Candidate(NamedTuple):
-    """A module that a patch names. ``names``: its path, those of modules around it, and for a head the head's."""
-
-    path: str
-    module: Module
-    fit: Fit
-    owner: str
-    names: tuple[str, ...]
-
-
 def make_plan(target: Module, choices: Choices) -> tuple[Report, list[Action], Module]:
     """Return the report, what to do, and the module that the work is done on (wrappers taken off)."""
     root = unwrap(target)
     check_order(target)
     reg = registry()
-    rows: list[Row] = []
-    candidates: list[Candidate] = []
-    for path, model, patch in _models(root, reg):
-        if patch is None:
-            rows.append(_unknown(path, model, reg))
-        else:
-            owner = reg.owner("model", patch.model_type)
-            rows += _missing(patch, owner)
-            candidates += _candidates(path, model, patch, owner)
-    if not rows and not candidates:
-        rows.append(_unknown("", root, reg))
+    rows, candidates = find(root, reg)
     _check_patterns(choices, candidates, reg)
     _check_options(choices, candidates)
     actions: list[Action] = []
@@ -153,8 +133,14 @@ def check_order(target: Module) -> None:
                     f"{path or 'the model'} is already {type(module).__name__} ({base.__module__}.{base.__name__}): "
                     f"patch before {_TOO_LATE.get(base.__name__, 'replicate')}"
                 )
+        if _is_convolution(module):
+            continue  # upstream parametrises some by weight norm (wav2vec2), and no fit is for one
         if hasattr(module, "parametrizations") and type(module).__name__.startswith("Parametrized"):
             raise WrongOrder(f"{path or 'the model'} is {type(module).__name__}: patch before register_parametrization")
+
+
+def _is_convolution(module: Module) -> bool:
+    return any(base.__name__ == "_ConvNd" for base in type(module).__mro__)
 
 
 _TOO_LATE = {
@@ -164,112 +150,61 @@ _TOO_LATE = {
 }
 
 
-def _models(root: Module, reg: Registry) -> Iterator[tuple[str, Module, ModelPatch | None]]:
-    """The topmost models, known by ``config.model_type``, and the patch for each if one is declared.
-
-    A module that only carries the config of a model inside it, and is of none of its classes, is looked through.
-    """
-    below: list[str] = []
-    for path, module in root.named_modules():
-        model_type = getattr(getattr(module, "config", None), "model_type", None)
-        if not isinstance(model_type, str) or any(path.startswith(b) for b in below):
-            continue
-        patch = reg.models.get(model_type)
-        if patch is not None and not _is_of(module, patch):
-            continue
-        below.append(f"{path}." if path else "")
-        yield path, module, patch
-
-
-def _is_of(module: Module, patch: ModelPatch) -> bool:
-    return any(c.__module__ == patch.module for c in original_class(module).__mro__)
-
-
-def _missing(patch: ModelPatch, owner: str) -> Iterator[Row]:
-    """A row for each class that the patch names and upstream's module does not have, or has no longer."""
-    for key, fit in patch.fits.items():
-        home, _, name = key.rpartition(".")
-        home = home or patch.module
-        found = getattr(sys.modules.get(home), name, None)
-        row = Row(path="", cls=name, fit=fit.id, op=fit.op, status="refused", owner=owner)
-        if found is None:
-            yield replace(row, reason=f"{home} has no class {name!r}")
-        elif found.__module__ != home:
-            by = _qualified(found)
-            yield replace(row, status="skipped", reason=f"{home}.{name} was replaced by {by}")
-
-
-def _unknown(path: str, module: Module, reg: Registry) -> Row:
-    model_type = getattr(getattr(module, "config", None), "model_type", None)
-    reason = unknown_reason(model_type, reg)
-    return Row(path=path, cls=original_class(module).__name__, fit="", op="", status="skipped", reason=reason)
-
-
-def unknown_reason(model_type: str | None, reg: Registry) -> str:
-    """Why nothing is known about a model type, and what to install."""
-    broken = "".join(f"; {info}" for info in reg.plugins.failed)
-    if model_type is not None and (claimed := reg.problem("model", model_type)):
-        return claimed
-    if model_type is None:
-        return f"it has no config.model_type, so no plugin can recognise it{broken}"
-    if package := MODELS.get(model_type):
-        return f"model_type {model_type!r} needs its package: pip install {package}{broken}"
-    known = ", ".join(sorted(reg.models)) or "none"
-    return f"no installed plugin declares model_type {model_type!r} (declared: {known}); it is left untouched{broken}"
-
-
-def _candidates(path: str, model: Module, patch: ModelPatch, owner: str) -> Iterator[Candidate]:
-    """Every module that the patch names. The head comes last, because it spans modules."""
-    for name, module in model.named_modules(prefix=path):
-        cls = original_class(module)
-        if fit := patch.fits.get(cls.__name__ if cls.__module__ == patch.module else _qualified(cls)):
-            yield Candidate(name, module, fit, owner, _around(name))
-    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
-    if patch.head and head is not None:
-        names = [n for n, m in model.named_modules(prefix=path) if m is head]
-        yield Candidate(path, model, patch.head, owner, (*_around(path), *names))
-
-
-def _qualified(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _around(path: str) -> tuple[str, ...]:
-    """``a.b.c`` -> ``a.b.c``, ``a.b``, ``a``."""
-    parts = path.split(".")
-    return tuple(".".join(parts[:n]) for n in range(len(parts), 0, -1))
-
-
 def _consider(candidate: Candidate, choices: Choices, reg: Registry) -> tuple[Row, list[Action]]:
-    path, module, fit, owner, names = candidate
-    row = Row(path=path, cls=original_class(module).__name__, fit=fit.id, op=fit.op, status="applied", owner=owner)
+    path, module, fit, owner, _, why = candidate
+    row = Row(
+        path=path, cls=original_class(module).__name__, fit=fit.id, op=fit.op, status="applied", reason=why, owner=owner
+    )
 
     def left(status: Status, reason: str) -> tuple[Row, list[Action]]:
         return replace(row, status=status, reason=reason), []
 
-    if reason := choices.excluded(fit.op, names):
+    if reason := _outside(candidate, choices, reg):
         return left("skipped", reason)
-    if fit.op not in reg.ops:
-        return left("skipped", f"op {fit.op!r} is not installed; {reg.hint(fit.op)}")
-    if is_swapped(type(module)) and PENDING not in module.__dict__:
-        return left("skipped", _already(path, module, fit, choices))
-    if reason := _foreign(module):
-        return left("skipped", reason)
-    if reason := _mismatch(module, fit):
-        return left("refused", reason)
     try:
-        parts = load(fit.parts)(module, fit.options) if fit.parts else [Part(module, fit.adapter)]
+        parts = _parts(module, fit)
     except PatchRefused as refusal:
         return left("refused", str(refusal))
     actions = [Action(_path_of(p, module, path), p.module, choices.spec(fit, p), dict(p.attributes)) for p in parts]
     if choices.verify:
         from liger.verify import verify_fit
 
-        status, reason = verify_fit(module, fit, actions)
-        row = replace(row, reason=reason)
+        try:
+            status, reason = verify_fit(module, fit, actions)
+        except Exception as error:
+            return left("refused", f"verify: the probe failed with {describe(error)}")
+        row = replace(row, reason="; ".join(filter(None, (why, reason))))
         if status != "applied":
             return left(status, reason)
     return row, actions
+
+
+def _outside(candidate: Candidate, choices: Choices, reg: Registry) -> str | None:
+    """Why a module is left alone for a reason outside it."""
+    path, module, fit, *_ = candidate
+    if reason := choices.excluded(fit.op, candidate.names):
+        return reason
+    if fit.op not in reg.ops:
+        return f"op {fit.op!r} is not installed; {reg.hint(fit.op)}"
+    if is_swapped(type(module)) and PENDING not in module.__dict__:
+        return _already(path, module, fit, choices)
+    return _foreign(module)
+
+
+def _parts(module: Module, fit: Fit) -> list[Part]:
+    """The modules of the fit.
+
+    Raises:
+        PatchRefused: it does not describe the module, or its probes fail.
+    """
+    try:
+        if reason := _mismatch(module, fit):
+            raise PatchRefused(reason)
+        return load(fit.parts)(module, fit.options) if fit.parts else [Part(module, fit.adapter)]
+    except PatchRefused:
+        raise
+    except Exception as error:  # upstream's code or a plugin's, run in a way it was not made for
+        raise PatchRefused(f"a probe of it failed with {describe(error)}") from error
 
 
 def _foreign(module: Module) -> str | None:

@@ -16,7 +16,7 @@ def plan(
     target: Annotated[str, typer.Argument(help="A model directory, a hub id or a model_type.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what would be patched in a causal LM, from its config alone: no weights are read or made."""
+    """Show what would be patched in a language model, from its config alone: no weights are read or made."""
     import liger
 
     report = liger.plan(meta_model(load_config(target)))
@@ -40,10 +40,22 @@ def load_config(target: str) -> PretrainedConfig:
         raise ValueError(f"{target!r} is no model directory, reachable hub id or model_type: {error}") from error
 
 
-def meta_model(config: Any) -> Any:
-    """The causal LM of a config on the meta device."""
-    import torch
-    from transformers import AutoModelForCausalLM
+KINDS = ("CausalLM", "ImageTextToText", "MultimodalLM", "SpeechSeq2Seq", "Seq2SeqLM")
+"""Of language models, as transformers names its AutoModelFor classes."""
 
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+
+def meta_model(config: Any) -> Any:
+    """The language model of a config on the meta device.
+
+    Raises:
+        ValueError: there is none for this kind of config.
+    """
+    import torch
+    import transformers
+
+    autos = [getattr(transformers, f"AutoModelFor{kind}", None) for kind in KINDS]
+    for auto in autos:
+        if auto is not None and type(config) in auto._model_mapping:
+            with torch.device("meta"):
+                return auto.from_config(config)
+    raise ValueError(f"model_type {config.model_type!r} has no language model (tried AutoModelFor: {', '.join(KINDS)})")

@@ -115,17 +115,19 @@ def gated_mlp(
 
     Args:
         act: ``"silu"``, ``"gelu_pytorch_tanh"`` or ``"gelu"``; compared with the module's activation bit by bit.
-        multipliers: the module has a ``gate_multiplier`` and a ``down_multiplier`` (falcon_h1).
-        gate, up, down, act_fn: names of the projections and of the activation; None where upstream calls a function
-            (lfm2). With multipliers the names are fixed.
+        multipliers: the module has a ``gate_multiplier`` and a ``down_multiplier`` (falcon_h1), and the usual names.
+        gate, up, down, act_fn: names of the projections and of the activation; None where its forward calls a function
+            (lfm2).
     """
     op, options = _gated("gated_mlp", act)
-    names = {"gate": gate, "up": up, "down": down, "act_fn": act_fn}
-    if not multipliers:
-        return _mlp(f"gated_mlp[{act}]", op, "gated_mlp", {**options, **names}, tuple(options))
-    if tuple(names.values()) != ("gate_proj", "up_proj", "down_proj", "act_fn"):
+    usual = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj", "act_fn": "act_fn"}
+    given = {"gate": gate, "up": up, "down": down, "act_fn": act_fn}
+    names = {name: value for name, value in given.items() if value != usual[name]}
+    if multipliers and names:
         raise ValueError(f"gated_mlp: multipliers=True takes no other names, but they are {names}")
-    return _mlp(f"scaled_mlp[{act}]", op, "scaled_mlp", options, (*options, "gate_multiplier"))
+    adapter = "scaled_mlp" if multipliers else "gated_mlp"
+    sets = (*options, "gate_multiplier") if multipliers else tuple(options)
+    return _mlp(f"{adapter}[{act}]", op, adapter, {**options, **names}, sets)
 
 
 def packed_mlp(

@@ -310,4 +310,4 @@ def probe_head(model: Any, generator: torch.Generator) -> Probe:
     def run(m: Any, hidden: Tensor, labels: Tensor) -> Tensor:
         return stub.run(m, hidden, patched=True, labels=labels).loss  # type: ignore[no-any-return]
 
-    return Probe(run, (hidden.requires_grad_(), labels), uses=(stub.children(model)[1],))
+    return Probe(run, (hidden.requires_grad_(), labels), uses=(stub.children(model)[1].partition(".")[0],))

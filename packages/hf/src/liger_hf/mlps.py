@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from liger.declare import Probe, load
 from liger.registry import registry
 from liger.swap import Namespace, forward, original_class, own, quiet
-from liger_hf.standin import differs, said
+from liger_hf.standin import differs, gradients_differ, said
 
 WIDTH = 16
 
@@ -24,10 +24,10 @@ def gated_mlp(
     x: Tensor,
     /,
     *,
-    gate: str,
-    up: str,
-    down: str,
-    act_fn: str | None,
+    gate: str = "gate_proj",
+    up: str = "up_proj",
+    down: str = "down_proj",
+    act_fn: str | None = "act_fn",
     **options: Any,
 ) -> Tensor:
     """(..., H) -> (..., H)."""
@@ -58,8 +58,10 @@ def mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /) -> Tensor:
 
 def match_gated_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """Whether the submodules are there, and the activation and the whole forward compute what the fit says."""
-    names = [options[part] for part in ("gate", "up", "down", "act_fn") if options[part] is not None]
-    return _match(module, options, _gated(options), gated_mlp, names, *_gelu(options), options["act_fn"])
+    act_fn = options.get("act_fn", "act_fn")
+    names = [options.get(name, f"{name}_proj") for name in ("gate", "up", "down")]
+    names += [] if act_fn is None else [act_fn]
+    return _match(module, options, _gated(options), gated_mlp, names, *_gelu(options), act_fn)
 
 
 def match_scaled_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
@@ -70,7 +72,7 @@ def match_scaled_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | Non
 
 def match_packed_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """The same, with gate and up in one projection."""
-    names = (options["merged"], options["down"], options["act_fn"])
+    names = [options[part] for part in ("merged", "down", "act_fn") if options[part] is not None]
     return _match(module, options, f"{_gated(options)}_packed", packed_mlp, names, *_gelu(options), options["act_fn"])
 
 
@@ -112,7 +114,7 @@ def _match(
     if act_fn is not None and (reason := _activation(getattr(module, act_fn), want, activation)):
         return reason
     keep = () if act_fn is None else (act_fn,)
-    return differs(module, options, op=op, adapter=adapter, inputs=[(3, WIDTH)], keep=keep)
+    return differs(module, options, op=op, adapter=adapter, inputs=[(3, 2, WIDTH)], keep=keep)
 
 
 def _activation(act: Any, want: str, activation: Callable[[Tensor], Tensor]) -> str | None:
@@ -186,7 +188,7 @@ def _match_experts(module: Any, options: Mapping[str, Any], op: str) -> str | No
         with torch.no_grad():
             if not torch.equal(cls._apply_gate(quiet(module), x), adapted(module, x)):
                 return f"its _apply_gate does not compute {op} {said(options)}: {dtype} differs"
-    return None
+    return gradients_differ(lambda x: cls._apply_gate(quiet(module), x), lambda x: adapted(module, x), [x.float()])
 
 
 def probe_experts(module: Any, generator: torch.Generator) -> Probe:

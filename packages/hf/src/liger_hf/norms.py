@@ -80,7 +80,7 @@ def gated_rms_norm(
 def match_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """Whether epsilon and weight are where the fit says, and the class computes the op."""
     return _attributes(module, options) or differs(
-        module, options, op="rms_norm", adapter=rms_norm, inputs=[(3, *_shape(module))]
+        module, options, op="rms_norm", adapter=rms_norm, inputs=[(3, 2, *_shape(module))]
     )
 
 
@@ -93,7 +93,7 @@ def match_layer_norm(module: nn.Module, options: Mapping[str, Any]) -> str | Non
         options,
         op="layer_norm",
         adapter=layer_norm,
-        inputs=[(3, *_shape(module))],
+        inputs=[(3, 2, *_shape(module))],
         mixed=False,  # torch's function for mixed dtypes has other bits on a CPU
     )
 
@@ -103,7 +103,7 @@ def match_layer_norm_1p(module: nn.Module, options: Mapping[str, Any]) -> str | 
     if getattr(module, "weight", None) is None or getattr(module, "bias", None) is None:
         return "it has no weight or no bias"
     return _attributes(module, options) or differs(
-        module, options, op="layer_norm", adapter=layer_norm_1p, inputs=[(3, *_shape(module))], mixed=False
+        module, options, op="layer_norm", adapter=layer_norm_1p, inputs=[(3, 2, *_shape(module))], mixed=False
     )
 
 
@@ -112,7 +112,7 @@ def match_cohere_norm(module: nn.Module, options: Mapping[str, Any]) -> str | No
     if not isinstance(getattr(module, "weight", None), Tensor):
         return "it has no weight"
     return _attributes(module, options, dimensions=(1, 2)) or differs(
-        module, options, op="cohere_norm", adapter=cohere_norm, inputs=[(3, *_shape(module))]
+        module, options, op="cohere_norm", adapter=cohere_norm, inputs=[(3, 2, *_shape(module))]
     )
 
 
@@ -125,7 +125,7 @@ def match_gated_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str |
         if not isinstance(getattr(module, name, None), int):
             return f"it has no integer attribute {name!r}"
     return _attributes(module, options) or differs(
-        module, options, op="gated_rms_norm", adapter=gated_rms_norm, inputs=[(3, *_shape(module))] * 2
+        module, options, op="gated_rms_norm", adapter=gated_rms_norm, inputs=[(3, 2, *_shape(module))] * 2
     )
 
 

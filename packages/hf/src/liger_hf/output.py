@@ -78,8 +78,9 @@ def lazy(out: Any, model: Any, hidden: Tensor) -> Any:
 
 
 def compute_logits(model: Any, hidden: Tensor) -> Tensor:
-    """Logits as upstream's forward makes them from the backbone's output."""
-    return stub.run(model, hidden).logits  # type: ignore[no-any-return]
+    """Logits as upstream's forward makes them, when ``hidden`` is what the head gets."""
+    head = model.get_output_embeddings()  # what lies before it has been done
+    return stub.run(model, hidden, head=lambda _: head(hidden)).logits  # type: ignore[no-any-return]
 
 
 @functools.cache

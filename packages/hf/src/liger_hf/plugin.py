@@ -44,6 +44,14 @@ def liger_unwrap_module(module: Module) -> Sequence[Module] | None:
 
 
 @liger.hookimpl
+def liger_recognise_module(module: Module) -> Fit | str | None:
+    """Try the shared fits."""
+    from liger_hf.recognise import recognise_module
+
+    return recognise_module(module)
+
+
+@liger.hookimpl
 def liger_register_commands(app: Typer) -> None:
     """Add ``liger plan``."""
     from liger_hf.commands import plan

@@ -1,6 +1,7 @@
-"""Which fits the classes of an upstream model meet: each is tried on a small one, and its own ``match`` decides.
+"""Which fits the modules of a model meet: by structure, then each candidate's own ``match`` decides, bit by bit.
 
-It only starts a declaration: classes that no fit suits are named, and the checks of ``liger.testing`` decide.
+The run time asks for each module of a model that no package declares; ``liger new model`` writes the answers down for a
+small model. Nothing is guessed: a module that no fit suits is named with the reason, and so is an error of a probe.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import importlib
 import inspect
 import itertools
 import json
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,12 +19,24 @@ from torch import nn
 
 from liger import Fit
 from liger.declare import load
-from liger.swap import match_signature
+from liger.errors import LigerError
+from liger.plugins import describe
+from liger.report import IDLE
+from liger.swap import match_signature, original_class
 from liger_hf import fits
+from liger_hf.standin import plain
 
 Guess = tuple[Callable[..., Fit], dict[str, Any]]
 """A function of ``liger_hf.fits`` and its arguments."""
 WRITTEN_EPS = (1e-5, 1e-6)  # where upstream has no attribute (olmo)
+EXPECTED = ("Norm", "MLP", "FeedForward", "Experts")
+"""Words in the name of a class that tell that a fit could suit it, so that it is named if none does."""
+
+
+def recognise_module(module: nn.Module) -> Fit | str | None:
+    """The fit that suits a module, why none does although one could, or None where there is nothing to replace."""
+    found = _find(module)
+    return found[0](**found[1]) if isinstance(found, tuple) else found
 
 
 def recognise(module: str, model: str, config: str, settings: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
@@ -39,18 +53,17 @@ def recognise(module: str, model: str, config: str, settings: Mapping[str, Any])
     Raises:
         ValueError: no model can be made from these settings.
     """
-    classes: dict[type, list[nn.Module]] = {}
+    found: dict[str, str] = {}
+    unknown: list[str] = []
     for part in _make(module, model, config, settings).modules():
-        if _kind(type(part), module):
-            classes.setdefault(type(part), []).append(part)
-    found, unknown = {}, []
-    for cls, parts in classes.items():
+        cls = type(part)
         name = cls.__name__ if cls.__module__ == module else f"{cls.__module__}.{cls.__qualname__}"
-        if guess := next((g for part in parts for g in GUESSES[_kind(cls, module)](part) if _suits(part, *g)), None):
-            found[name] = _as_text(*guess)
-        else:
+        answer = _find(part)
+        if isinstance(answer, tuple) and answer[0] is not fits.causal_lm_head:
+            found.setdefault(name, _as_text(*answer))
+        elif isinstance(answer, str) and name not in unknown:
             unknown.append(name)
-    return found, unknown
+    return found, [name for name in unknown if name not in found]
 
 
 def _make(module: str, model: str, config: str, settings: Mapping[str, Any]) -> nn.Module:
@@ -69,17 +82,6 @@ def _make(module: str, model: str, config: str, settings: Mapping[str, Any]) -> 
         ) from error
 
 
-def _kind(cls: type, module: str) -> str:
-    """The word in the name of one of upstream's classes that tells that a fit may suit it."""
-    ours = cls.__module__ == module or cls is nn.LayerNorm
-    return next((word for word in GUESSES if word in cls.__name__), "") if ours else ""
-
-
-def _suits(part: nn.Module, make: Callable[..., Fit], options: dict[str, Any]) -> bool:
-    fit = make(**options)
-    return match_signature(load(fit.adapter), type(part)) is None and load(fit.match or "")(part, fit.options) is None
-
-
 def _as_text(make: Callable[..., Fit], options: dict[str, Any]) -> str:
     defaults = inspect.signature(make).parameters
     words = [
@@ -88,6 +90,130 @@ def _as_text(make: Callable[..., Fit], options: dict[str, Any]) -> str:
         if value != defaults[name].default
     ]
     return f"fits.{make.__name__}({', '.join(words)})"
+
+
+# -- Trying ------------------------------------------------------------------------------------------------------------
+_found: dict[tuple[Any, ...], Guess | str | None] = {}
+
+
+def _find(part: nn.Module) -> Guess | str | None:
+    if _has_head(part):
+        return fits.causal_lm_head, {}  # what lies between head and loss is for its ``parts`` to find
+    key = _key(part)
+    if key not in _found:
+        try:
+            _found[key] = _try(part)
+        except Exception as error:
+            _found[key] = f"looking at it failed with {describe(error)}"
+    return _found[key]
+
+
+def _key(part: nn.Module) -> tuple[Any, ...]:
+    """Equal for modules that get the same answer."""
+    shapes = tuple((n, p if p is None else (type(p), tuple(p.shape))) for n, p in part._parameters.items())
+    children = tuple((n, type(c), plain(c) if c is not None else ()) for n, c in part._modules.items())
+    return original_class(part), plain(part), shapes, children
+
+
+def _try(part: nn.Module) -> Guess | str | None:
+    guesses = [guess for applies, make in KINDS if applies(part) for guess in make(part)]
+    reasons: dict[str, str] = {}
+    for guess in guesses:
+        fit, reason = _mismatch(part, *guess)
+        if reason is None or reason.startswith(IDLE):
+            return guess
+        reasons.setdefault(reason, fit)
+    name = original_class(part).__name__
+    if not any(word in name for word in EXPECTED) and not _rotary(part):
+        return None
+    if not reasons and any(_find(child) is not None for child in part.children()):
+        return None  # a mixture's block: its parts are named
+    nearest = max(reasons, key=_how_far, default="")
+    if _how_far(nearest) == 0:
+        parts = ", ".join([*part._modules, *part._parameters]) or "none"
+        return f"no fit is for a module with forward({', '.join(_parameters(part))}) and the parts {parts}"
+    return f"none of {len(guesses)} fits suits it; {reasons[nearest]}: {nearest}"
+
+
+STAGES = (
+    "it has no",
+    "its weight has",
+    "forward takes",
+    "its activation",
+    "float32 with",
+    "bfloat16 with",
+    "a gradient of",
+)
+"""Words of the reasons of ``match``, in the order in which it looks."""
+
+
+def _how_far(reason: str) -> int:
+    """How much of a module was right before ``reason`` was found."""
+    return max((at for at, words in enumerate(STAGES) if words in reason), default=len(STAGES) // 2 if reason else 0)
+
+
+def _mismatch(part: nn.Module, make: Callable[..., Fit], options: dict[str, Any]) -> tuple[str, str | None]:
+    """The fit's id, and why it does not suit."""
+    fit = make(**options)
+    try:
+        reason = match_signature(load(fit.adapter), original_class(part))
+        return fit.id, reason or load(fit.match or "")(part, fit.options)
+    except LigerError as error:
+        return fit.id, str(error)
+    except Exception as error:
+        return fit.id, f"a probe of it failed with {describe(error)}"
+
+
+# -- Structure ---------------------------------------------------------------------------------------------------------
+def _has_head(part: nn.Module) -> bool:
+    """Whether it is a model with output embeddings that computes a loss."""
+    if not hasattr(part, "get_output_embeddings") or "labels" not in _parameters(part):
+        return False
+    try:
+        return part.get_output_embeddings() is not None  # type: ignore[operator]
+    except Exception:  # upstream's way to say that this class has none
+        return False
+
+
+def _parameters(part: nn.Module) -> list[str]:
+    """Names of what its forward takes."""
+    cls: Any = original_class(part)
+    return [] if cls.forward is nn.Module.forward else list(inspect.signature(cls.forward).parameters)[1:]
+
+
+def _is_norm(part: nn.Module) -> bool:
+    weight = part._parameters.get("weight")
+    return (
+        not part._modules
+        and part._parameters.keys() <= {"weight", "bias"}
+        and ("Norm" in original_class(part).__name__ or (weight is not None and weight.dim() == 1))
+    )
+
+
+def _is_mlp(part: nn.Module) -> bool:
+    return len(_linears(part)) > 1 and len(_parameters(part)) == 1
+
+
+def _is_experts(part: nn.Module) -> bool:
+    return hasattr(original_class(part), "_apply_gate")
+
+
+def _linears(part: nn.Module) -> list[str]:
+    """Children with a weight (out, in), also quantised or with an adapter."""
+    return [name for name, child in part.named_children() if hasattr(child, "in_features")]
+
+
+def _rotary(part: nn.Module) -> list[str]:
+    """Names of functions for rotary embeddings that its forward, or one that a decorator wraps, may call."""
+    cls: Any = original_class(part)
+    layer, names = cls.forward, []
+    while isinstance(layer, types.FunctionType):
+        for name in layer.__code__.co_names:
+            found = layer.__globals__.get(name)
+            if ("rotary" in name or "rope" in name) and isinstance(found, types.FunctionType):
+                names.append(name)
+        layer = getattr(layer, "__wrapped__", None)
+    return names
 
 
 # -- Guesses -----------------------------------------------------------------------------------------------------------
@@ -106,6 +232,8 @@ def _norms(part: nn.Module) -> Iterator[Guess]:
 
 
 def _gated_norms(part: nn.Module) -> Iterator[Guess]:
+    if len(_parameters(part)) != 2:
+        return
     counts = [{word: name} for name in _attributes(part, int) for word in ("groups", "group_size")]
     every = itertools.product(
         _attributes(part, float), (True, False), ("llama", "fp32-weight"), ("silu", "sigmoid"), [{}, *counts]
@@ -115,13 +243,19 @@ def _gated_norms(part: nn.Module) -> Iterator[Guess]:
         yield fits.gated_rms_norm, {**options, **more}
 
 
-def _mlps(part: nn.Module) -> Iterator[Guess]:
+def _mlps(part: Any) -> Iterator[Guess]:
     yield fits.mlp, {}
     for act, multipliers in itertools.product(fits.GATED, (True, False)):
         yield fits.gated_mlp, {"act": act, "multipliers": multipliers}
-    linear = [name for name, child in part.named_children() if isinstance(child, nn.Linear)]
+    linear = _linears(part)
     others = [name for name, _ in part.named_children() if name not in linear]
+    for (gate, up, down), act_fn in itertools.product(itertools.permutations(linear, 3), [*others, None]):
+        wide = {getattr(part, gate).out_features, getattr(part, up).out_features}
+        for act in fits.GATED if wide == {getattr(part, down).in_features} else ():
+            yield fits.gated_mlp, {"act": act, "gate": gate, "up": up, "down": down, "act_fn": act_fn}
     for (merged, down), act_fn in itertools.product(itertools.permutations(linear, 2), others):
+        if getattr(part, merged).out_features != 2 * getattr(part, down).in_features:
+            continue
         for act, layout in itertools.product(fits.GATED, fits.PACKED):
             yield fits.packed_mlp, {"act": act, "layout": layout, "merged": merged, "down": down, "act_fn": act_fn}
 
@@ -135,13 +269,18 @@ def _experts(part: nn.Module) -> Iterator[Guess]:
 
 
 def _attentions(part: nn.Module) -> Iterator[Guess]:
-    here = vars(importlib.import_module(type(part).__module__))
-    for function in [name for name in here if name.startswith(("apply_rotary", "vision_apply_rotary"))]:
+    for function in _rotary(part):
         for layout, tables, cast in itertools.product(fits.LAYOUTS, fits.TABLES, fits.ROPE_CASTS):
             yield fits.rope, {"layout": layout, "tables": tables, "cast": cast, "function": function}
         for unsqueeze_dim in (2, 1):
             yield fits.rope_complex, {"function": function, "unsqueeze_dim": unsqueeze_dim}
 
 
-GUESSES = {"NormGated": _gated_norms, "Norm": _norms, "MLP": _mlps, "Experts": _experts, "Attention": _attentions}
-"""A word in the name of a class -> what to try on it; the first word that is there counts."""
+KINDS: tuple[tuple[Callable[[nn.Module], Any], Callable[[nn.Module], Iterator[Guess]]], ...] = (
+    (_is_experts, _experts),
+    (_rotary, _attentions),
+    (_is_norm, _norms),
+    (_is_norm, _gated_norms),
+    (_is_mlp, _mlps),
+)
+"""What tells that guesses are worth trying, and the guesses."""

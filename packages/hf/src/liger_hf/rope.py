@@ -5,8 +5,9 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import itertools
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from liger.errors import PatchRefused
 from liger.registry import registry
 from liger.report import IDLE
 from liger.swap import Namespace, original_class, quiet, remember_globals
-from liger_hf.standin import plain
+from liger_hf.standin import gradients_differ, plain
 
 PARAMETERS = ["q", "k", "cos", "sin"]
 FURTHER: tuple[list[str], ...] = ([], ["unsqueeze_dim"], ["position_ids", "unsqueeze_dim"])
@@ -52,7 +53,9 @@ def as_upstream(upstream: types.FunctionType, op: Rotate, layout: str, tables: s
         if tables == "first half":
             half = cos.shape[-1] // 2
             cos, sin = cos[..., :half], sin[..., :half]
-        if unsqueeze_dim == 0:  # of tables without a batch (pixtral)
+        if q.dim() - cos.dim() == 2:  # images in a batch, one row of tables for all: of step3p7's vision tower
+            cos, sin, unsqueeze_dim = cos[None], sin[None], unsqueeze_dim + 1
+        elif unsqueeze_dim == 0:  # of tables without a batch (pixtral)
             cos, sin, unsqueeze_dim = cos[None], sin[None], 1
         per = "column" if tables == "column" else "pair"
         return op(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim, layout=layout, tables=per, cast=cast)
@@ -165,27 +168,38 @@ def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str)
         return f"{upstream.__qualname__} takes ({', '.join(names)}), expected ({', '.join(PARAMETERS)}, unsqueeze_dim)"
     ours = as_upstream(upstream, load(registry().op("rope").reference), layout, tables, cast)
     generator = torch.Generator().manual_seed(0)
-    batch = () if len(names) == 4 else (2,)  # vision towers have none, and heads behind tokens
-    for dtype, table in ((torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.bfloat16, torch.float32)):
-        q, k = (torch.randn(*batch, n, 3, 8, generator=generator).to(dtype) for n in (4, 1))
-        if not batch:
-            q, k = q.transpose(0, 1), k.transpose(0, 1)
-        for width in (8, 4):
-            columns = width // 2 if tables == "pair" else width
-            cos, sin = (torch.randn(*batch, 3, columns, generator=generator).to(table) for _ in range(2))
-            try:
-                found = upstream(q, k, cos, sin)
-            except RuntimeError as error:
-                if width == 8:
-                    return f"{upstream.__qualname__} failed on tables={tables!r}: {error}"
-                continue  # the model cannot rotate a part of the head either
-            for f, e in zip(found, ours(q, k, cos, sin), strict=True):
-                if f.dtype != e.dtype or not torch.equal(f, e):
-                    return (
-                        f"{upstream.__qualname__} does not rotate as layout={layout!r}, tables={tables!r} and "
-                        f"cast={cast!r} say: {dtype} with {table} tables differs"
-                    )
-    return None
+    vision = len(names) == 4  # such have their heads behind tokens, and a batch around that or none
+    leads: tuple[tuple[int, ...], ...] = ((), (2,)) if vision else ((2,),)
+    dtypes = ((torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.bfloat16, torch.float32))
+    for lead, (dtype, table), width in itertools.product(leads, dtypes, (8, 4)):
+        q, k = (torch.randn(*lead, n, 3, 8, generator=generator).to(dtype) for n in (4, 1))
+        if vision:
+            q, k = q.transpose(-2, -3), k.transpose(-2, -3)
+        shape = *(() if vision else lead), 3, width // 2 if tables == "pair" else width
+        cos, sin = (torch.randn(shape, generator=generator).to(table) for _ in range(2))
+        try:
+            found = upstream(q, k, cos, sin)
+        except RuntimeError as error:
+            if width == 8 and lead == leads[0]:
+                return f"{upstream.__qualname__} failed on tables={tables!r}: {error}"
+            continue  # the model cannot rotate a part of the head, or has no batch of images either
+        last = [t.float() for t in (q, k, cos, sin)]
+        for f, e in zip(found, ours(q, k, cos, sin), strict=True):
+            if f.dtype != e.dtype or not torch.equal(f, e):
+                return (
+                    f"{upstream.__qualname__} does not rotate as layout={layout!r}, tables={tables!r} and "
+                    f"cast={cast!r} say: {dtype} with {table} tables differs"
+                )
+    return _gradients_differ(upstream, ours, last[:2], *last[2:])
+
+
+def _gradients_differ(upstream: Rotate, ours: Rotate, heads: Sequence[Tensor], *tables: Tensor) -> str | None:
+    """The same for gradients of q and k, in fp32."""
+    return gradients_differ(
+        lambda q, k: upstream(q, k, *(t.to(q.dtype) if t.is_floating_point() else t for t in tables)),
+        lambda q, k: ours(q, k, *(t.to(q.dtype) if t.is_floating_point() else t for t in tables)),
+        heads,
+    )
 
 
 @functools.cache
@@ -208,7 +222,7 @@ def _computes_complex(upstream: types.FunctionType, unsqueeze_dim: int) -> str |
                     f"{upstream.__qualname__} does not rotate as rope_complex with unsqueeze_dim={unsqueeze_dim} does: "
                     f"{dtype} differs"
                 )
-    return None
+    return _gradients_differ(upstream, ours, (q.float(), k.float()), freqs)
 
 
 class _Hit(Exception):

@@ -10,12 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from liger.declare import load
+from liger.errors import ContractViolation
 from liger.registry import registry
 from liger.swap import original_class, quiet
+from liger.testing.compare import compare
+from liger.testing.contract import random_like
 from liger_hf.stub import Stub
 
-DTYPES = ((torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32))
-"""Of inputs and of parameters; the mixed pair only counts for modules that take it."""
+RUNS = (
+    (torch.float32, torch.float32, False),
+    (torch.float32, torch.float32, True),
+    (torch.bfloat16, torch.bfloat16, True),
+    (torch.bfloat16, torch.float32, True),
+)
+"""Dtypes of inputs and of parameters, and whether in training, where dropout shows; mixed dtypes only count for modules
+that take them."""
 
 
 def differs(
@@ -46,9 +55,15 @@ def differs(
 
 
 def plain(module: nn.Module) -> tuple[tuple[str, Any], ...]:
-    """Attributes that may decide what forward does, to tell modules of one class apart; not which layer it is."""
-    kept = (bool, int, float, str)
-    return tuple((n, v) for n, v in vars(module).items() if isinstance(v, kept) and n != "layer_idx")
+    """Attributes, its config's too, that may decide what forward does; not which layer it is, nor training or not."""
+    kept, config = (bool, int, float, str), module.__dict__.get("config")
+    settings = {} if config is None else getattr(config, "__dict__", {})
+    return tuple(
+        (n, v)
+        for held in (vars(module), settings)
+        for n, v in held.items()
+        if isinstance(v, kept) and n not in ("layer_idx", "training")
+    )
 
 
 _compared: dict[tuple[Any, ...], str | None] = {}
@@ -66,18 +81,60 @@ def _compare(
     cls: Any = original_class(module)
     reference = load(registry().op(op).reference)
     generator = torch.Generator().manual_seed(0)
-    for dtype, weights in DTYPES if mixed else DTYPES[:-1]:
+    for dtype, weights, training in (run for run in RUNS if mixed or run[0] == run[1]):
         copy = stand_in(module, weights, generator, keep)
+        copy.training = training
         tensors = [_rows(shape, generator).to(dtype) for shape in inputs]
         try:
-            expected = cls.forward(copy, *tensors)
+            with torch.random.fork_rng(devices=[]):
+                expected = cls.forward(copy, *tensors)
         except Exception as error:
             if dtype != weights:
                 continue
             return f"a probe of its forward failed with {type(error).__name__}: {error}"
         found = adapter(reference, copy, *tensors, **options)
         if found.dtype != expected.dtype or not torch.equal(found, expected):
-            return f"its forward does not compute {op} {said(options)}: {dtype} with {weights} parameters differs"
+            when = " in training" if training else ""
+            return f"its forward does not compute {op} {said(options)}: {dtype} with {weights} parameters differs{when}"
+    copy = stand_in(module, torch.float32, generator, keep)
+    names = [name for name, value in copy._parameters.items() if value is not None and value.is_floating_point()]
+
+    def run(forward: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        copy._parameters.update(zip(names, tensors[len(inputs) :], strict=True))
+        return forward(*tensors[: len(inputs)])
+
+    return gradients_differ(
+        functools.partial(run, functools.partial(cls.forward, copy)),
+        functools.partial(run, functools.partial(adapter, reference, copy, **options)),
+        [*(_rows(shape, generator) for shape in inputs), *(copy._parameters[name] for name in names)],
+    )
+
+
+def gradients_differ(upstream: Callable[..., Any], ours: Callable[..., Any], leaves: Sequence[Tensor]) -> str | None:
+    """Why upstream's gradients of ``leaves``, fp32, are not those of the op within the contract, or None.
+
+    Args:
+        upstream, ours: functions of all leaves, which return one tensor or several.
+        leaves: what to differentiate; the truth is ``ours`` in fp64.
+    """
+
+    def gradients(function: Callable[..., Any], dtype: torch.dtype) -> Sequence[Tensor | None]:
+        tensors = [t.detach().to(dtype).requires_grad_() for t in leaves]
+        with torch.enable_grad():
+            out = function(*tensors)
+            outputs = [out] if isinstance(out, Tensor) else list(out)
+            return torch.autograd.grad(outputs, tensors, random_like(outputs), allow_unused=True)
+
+    kinds = [(upstream, torch.float32), (ours, torch.float32), (ours, torch.float64)]
+    for found, expected, truth in zip(*(gradients(*kind) for kind in kinds), strict=True):
+        if expected is None or truth is None:
+            if found is not None:
+                return "it has a gradient that the op does not have"
+            continue
+        try:
+            compare(found, expected, truth, reduction=truth.numel(), per_row=False)
+        except ContractViolation as violation:
+            return f"a gradient of its forward {violation}"
     return None
 
 

@@ -34,17 +34,21 @@ class Output:
 
 
 class Stub(nn.Module):
-    """Stands in for a submodule: ``forward`` is the given function, everything else is as in ``original``."""
+    """Stands in for a submodule: ``forward`` is the given function, what else is asked for comes from ``original``."""
 
     def __init__(self, function: Callable[..., Any], original: nn.Module | None = None) -> None:
         super().__init__()
         self.function = function
-        self.__dict__["original"] = original  # not a child
+        self.__dict__["original"] = original  # as no submodule
 
     def __getattr__(self, name: str) -> Any:
-        """What upstream reads from the module beside calling it (falcon_h1's ``lm_head_multiplier``)."""
-        original = self.__dict__.get("original")
-        return super().__getattr__(name) if original is None else getattr(original, name)
+        """What upstream reads beside calling it: mamba2 the head's dtype, falcon_h1 a multiplier of the backbone."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if (original := self.__dict__.get("original")) is None:
+                raise
+            return getattr(original, name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
@@ -52,22 +56,32 @@ class Stub(nn.Module):
 
 
 def children(model: Any) -> tuple[str, str]:
-    """Names of backbone and head among the model's direct children.
+    """Name of the backbone among the model's children, and path of the head, which may lie in another child (bert).
 
     Raises:
-        PatchRefused: one of them is not a direct child.
+        PatchRefused: there is no such backbone or head.
     """
     head, modules = model.get_output_embeddings(), model._modules
-    names = [name for name, child in modules.items() if child is head]
-    if head is None or len(names) != 1:
-        raise PatchRefused("its output embeddings are not a direct child of the model")
-    others = [name for name in modules if name not in names]
-    backbone = model.base_model_prefix
-    if backbone not in others and len(others) == 1:
-        backbone = others[0]  # llama4's causal LM has the prefix of a model around it
-    if backbone not in others:
-        raise PatchRefused(f"its backbone {backbone!r} is not a direct child of the model")
-    return backbone, names[0]
+    paths = [path for path, module in model.named_modules() if module is head] if head is not None else []
+    if len(paths) != 1:
+        raise PatchRefused("its output embeddings are not a part of the model")
+    prefix, holder = model.base_model_prefix, paths[0].partition(".")[0]
+    if prefix in modules and prefix != holder:
+        return prefix, paths[0]
+    models = [name for name, child in modules.items() if name != holder and hasattr(child, "config")]
+    if len(models) != 1:  # llama4 names its prefix after the model around it
+        raise PatchRefused(f"its backbone {prefix!r} is not a direct child of the model, or holds the head")
+    return models[0], paths[0]
+
+
+def _replace(module: Any, path: str, replacement: nn.Module) -> Any:
+    """A shallow copy of a module tree with another module at ``path``."""
+    name, _, rest = path.partition(".")
+    inner = _replace(module._modules[name], rest, replacement) if rest else replacement
+    cls: Any = type(module)
+    copy = cls.__new__(cls)
+    copy.__dict__.update(module.__dict__, _modules={**module._modules, name: inner})
+    return copy
 
 
 def run(
@@ -88,14 +102,14 @@ def run(
         inputs: further arguments of the forward, e.g. labels.
     """
     cls: Any = type(model) if patched else original_class(model)
-    backbone, head_name = children(model)
+    backbone, path = children(model)
+    real = model.get_submodule(path)
+    used = real if head is None else Stub(head, real)
+    modules = _replace(model, path, used)._modules
+    modules[backbone] = Stub(lambda *args, **kwargs: Output(hidden), model._modules[backbone])
     shadow = cls.__new__(cls)
-    replaced = {backbone: Stub(lambda *args, **kwargs: Output(hidden), model._modules[backbone])}
-    if head is not None:
-        replaced[head_name] = Stub(head, model._modules[head_name])
-    modules = {**model._modules, **replaced}
     shadow.__dict__.update(model.__dict__, _modules=modules, training=True)
-    shadow.__dict__["get_output_embeddings"] = lambda: modules[head_name]  # upstream's asks the backbone first
+    shadow.__dict__["get_output_embeddings"] = lambda: used  # upstream's asks the backbone first
     if loss is not None:
         shadow.__dict__["_loss_function"] = loss
     ids = torch.zeros(hidden.shape[:-1], dtype=torch.long, device=hidden.device)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from liger.errors import PatchRefused
 from liger_hf import stub
+from liger_hf.standin import gradients_differ
 
 TOKENS = 3
 
@@ -18,6 +19,12 @@ class Transform(NamedTuple):
 
     scale: float
     softcap: float | None
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """The transform in plain torch."""
+        if self.softcap is None:
+            return logits * self.scale
+        return self.softcap * torch.tanh(logits * (self.scale / self.softcap))
 
 
 class _Reached(Exception):
@@ -45,19 +52,42 @@ def find(model: Any, vocab: int, width: int) -> Transform:
         calls.append(tuple(hidden.shape))
         return grid.clone()
 
-    reached = _run(model, torch.zeros(1, TOKENS, width), head, labels)
+    hidden = torch.zeros(1, TOKENS, width)
+    reached = _run(model, hidden, head, labels)
     if calls != [(1, TOKENS, width)]:
         raise PatchRefused(f"its forward calls the head with shapes {calls}, expected [{(1, TOKENS, width)}]")
     if reached.labels is not labels or reached.kwargs.get("shift_labels") is not None:
         raise PatchRefused("its forward changes the labels before the loss function")
     if reached.vocab_size != vocab:
         raise PatchRefused(f"it passes vocab_size={reached.vocab_size} to the loss, the head has {vocab} rows")
-    return _identify(grid, reached.logits.float())
+    found = _identify(grid, reached.logits.detach().float())
+    if reason := gradients_differ(
+        lambda t: _run(model, hidden, lambda _: t.clone(), labels).logits, found.apply, [grid]
+    ):
+        raise PatchRefused(f"between head and loss, {reason}")
+    if _ends(model, hidden, grid, labels) and not _ends(model, hidden, grid[..., :0], labels):
+        raise PatchRefused("its forward uses the logits after the loss")
+    return found
+
+
+def _ends(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor) -> bool:
+    """Whether upstream's forward gets along with such logits, the loss given."""
+    try:
+        stub.run(
+            model,
+            hidden,
+            head=lambda _: logits.clone(),
+            loss=lambda *args, **kwargs: logits.new_zeros(()),
+            labels=labels,
+        )
+    except Exception:  # with full logits too: it needs more of its backbone than the stand-in has
+        return False
+    return True
 
 
 def _run(model: Any, hidden: Tensor, head: Any, labels: Tensor) -> _Reached:
     try:
-        with torch.no_grad():
+        with torch.enable_grad():
             stub.run(model, hidden, head=head, loss=_record, labels=labels)
     except _Reached as reached:
         return reached
@@ -73,11 +103,11 @@ def _identify(grid: Tensor, found: Tensor) -> Transform:
         raise PatchRefused(f"its forward reshapes the logits from {tuple(grid.shape)} to {tuple(found.shape)}")
     scale = (found[0, 0, 0] / grid[0, 0, 0]).item()
     scale = 1.0 if abs(scale - 1) < 1e-4 else scale
-    if torch.allclose(found, grid * scale, rtol=1e-4, atol=1e-4):
-        return Transform(scale, None)
+    plain = Transform(scale, None)
+    if torch.allclose(found, plain.apply(grid), rtol=1e-4, atol=1e-4):
+        return plain
     softcap = found[0, 1, 0].item()
-    if softcap > 0 and torch.allclose(
-        found, softcap * torch.tanh(grid * (scale / softcap)), rtol=1e-3, atol=1e-3 * softcap
-    ):
-        return Transform(scale, softcap)
+    capped = Transform(scale, softcap)
+    if softcap > 0 and torch.allclose(found, capped.apply(grid), rtol=1e-3, atol=1e-3 * softcap):
+        return capped
     raise PatchRefused("what its forward does between head and loss is neither a scale nor a soft cap")

@@ -31,7 +31,7 @@ def _forward(
     BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < N * UNIT
+    mask = at < tl.full((), UNIT, tl.int64) * N
     r = _load_relu(x_ptr, at, mask)
     tl.store(y_ptr + at, (r * r).to(y_ptr.dtype.element_ty), mask=mask)
 
@@ -46,7 +46,7 @@ def _backward(
     BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < N * UNIT
+    mask = at < tl.full((), UNIT, tl.int64) * N
     dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
     r = _load_relu(x_ptr, at, mask)
     tl.store(dx_ptr + at, (2.0 * dy * r).to(dx_ptr.dtype.element_ty), mask=mask)

@@ -41,7 +41,13 @@ GELU_SLOPE = "gelu'(gate_multiplier * gate), of the tanh form or of the exact on
 CLAMPED_SLOPE = "s * (1 + alpha * g * (1 - s)) where gate <= limit, g = min(gate, limit), s = sigmoid(alpha * g)"
 TILES = "1024 elements, of one wide row or several narrow ones; ceil(R / rows) * ceil(H / columns) programs"
 SPLIT_LAYOUT = Option(default="gate_up", values=("up_gate", "interleaved"))
-TIMED = ("silu_mul", "gelu_mul", "gelu_mul_packed", "softmax")  # kernels with results in benchmarks/results
+TIMED = (
+    "silu_mul",
+    "gelu_mul",
+    "gelu_mul_packed",
+    "softmax",
+    "sparsemax",
+)  # kernels with results in benchmarks/results
 TURN_LAYOUT = Option(default="interleaved", values=("gate_up", "up_gate"))
 
 

@@ -12,6 +12,11 @@ import triton
 import triton.language as tl
 
 
+def unit_of(n: int) -> int:
+    """What kernels on n elements in a row count in: 16 where that divides n, so that loads of 16 bytes are possible."""
+    return 1 if n % 16 else 16
+
+
 @triton.jit
 def columns(DEPTH: tl.constexpr, THREADS: tl.constexpr, EACH: tl.constexpr):
     """Offsets of a block (DEPTH, THREADS, EACH)."""

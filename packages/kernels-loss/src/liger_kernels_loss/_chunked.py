@@ -115,33 +115,28 @@ def each_chunk(
 
 
 # -- Scaling -----------------------------------------------------------------------------------------------------------
-def _scaled_fake(
-    x: torch.Tensor, dy: torch.Tensor, factor: torch.Tensor | None, dtype: torch.dtype, backend: str
-) -> torch.Tensor:
+def _scaled_fake(x: torch.Tensor, dy: torch.Tensor, dtype: torch.dtype, backend: str) -> torch.Tensor:
     return torch.empty_like(x, dtype=dtype)
 
 
 @private_op("linear_cross_entropy_scaled", _scaled_fake)
-def _scaled(
-    x: torch.Tensor, dy: torch.Tensor, factor: torch.Tensor | None, dtype: torch.dtype, backend: str
-) -> torch.Tensor:
+def _scaled(x: torch.Tensor, dy: torch.Tensor, dtype: torch.dtype, backend: str) -> torch.Tensor:
     out = torch.empty_like(x, dtype=dtype)
-    BACKENDS[backend].scale(x, unscaled(dy, factor), out)
+    BACKENDS[backend].scale(x, dy, out)
     return out
 
 
-def _scaled_in_place(
-    x: torch.Tensor, dy: torch.Tensor, factor: torch.Tensor | None, dtype: torch.dtype, backend: str
-) -> torch.Tensor:
+def _scaled_in_place(x: torch.Tensor, dy: torch.Tensor, dtype: torch.dtype, backend: str) -> torch.Tensor:
     out = x if x.dtype == dtype else torch.empty_like(x, dtype=dtype)
-    BACKENDS[backend].scale(x, unscaled(dy, factor), out)
+    BACKENDS[backend].scale(x, dy, out)
     return out
 
 
 def _scale_all(ctx: Any, made: Sequence[torch.Tensor], dy: Any, by: Callable[..., torch.Tensor]) -> list[Any]:
     """The gradients that are needed, times ``dy`` and what ``Work.run`` left out of the scale."""
+    dy = unscaled(dy, ctx.scale, ctx.dtypes[0])
     each = zip(made, ctx.dtypes, ctx.needs, strict=True)
-    return [by(x, dy, ctx.scale, dtype, ctx.work.options[0]) if needed else None for x, dtype, needed in each]
+    return [by(x, dy, dtype, ctx.work.options[0]) if needed else None for x, dtype, needed in each]
 
 
 # -- Autograd ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ MIB = 1 << 20
 ROUNDINGS = 4  # chunks whose sum may be rounded in the weight's dtype: relative error of bf16 dW 2.4e-3 against 1.7e-3
 SMALL_SUM = 256 * MIB  # an fp32 dW of at most this size is not worth a rounding per chunk
 # On an H200 at H=4096, V=128256, as a share of the plain products: chunks of 1024 rows 88 %, 2048 92 %, 4096 96 %, and
-# nothing is won above. So what fits into the first size, or up to the second if that keeps dW at ROUNDINGS chunks.
+# nothing is won above. So what fits into the first size, or up to the second if that keeps dW at ROUNDINGS chunks, and
+# even more if an fp32 dW, which is slower (1.06x at 32768 rows), would take more than the larger chunks.
 ACCELERATOR_MB, ACCELERATOR_ROWS = (512, 1280), (1024, 4096)
 CPU_MB, CPU_ROWS = 64, (64, 4096)  # as fast as 256 MiB within the noise; 8 MiB takes half as long again
 # Elements that passes in torch work on at a time: on a CPU they stay in cache, elsewhere launches matter more.
@@ -29,24 +30,28 @@ def block_rows(x: torch.Tensor) -> int:
     return max(1, block_elements(x) // x.shape[1])
 
 
-def chunk_rows(rows: int, classes: int, item: int, workspace_mb: float | None, device: str) -> int:
-    """Rows of one chunk, evened out so that the last chunk is not a small one."""
-    most = _most_rows(rows, classes * item, workspace_mb, device)
+def chunk_rows(rows: int, width: int, classes: int, item: int, workspace_mb: float | None, device: str) -> int:
+    """Rows of hidden (rows, width) in a chunk, evened out so that the last is not small; ``item``: bytes of a logit."""
+    most = _most_rows(rows, width, classes, item, workspace_mb, device)
     chunks = max(1, -(-rows // most))
     even = -(-rows // chunks)
     tiles = -(-even // 128) * 128  # whole tiles of the products
     return max(1, tiles if even >= 256 and tiles <= most else even)
 
 
-def _most_rows(rows: int, row: int, workspace_mb: float | None, device: str) -> int:
-    """The largest chunk; ``row`` is the size of a row of logits in bytes."""
+def _most_rows(rows: int, width: int, classes: int, item: int, workspace_mb: float | None, device: str) -> int:
+    """The largest chunk."""
+    row = classes * item
     if workspace_mb:
         return max(1, int(workspace_mb * MIB) // row)
     if device == "cpu":
         low, high = CPU_ROWS
         return min(high, max(low, CPU_MB * MIB // row))
-    (low, high), (usual, largest) = ACCELERATOR_ROWS, (mb * MIB // row for mb in ACCELERATOR_MB)
-    return min(high, max(low, usual, min(-(-rows // ROUNDINGS), largest)))
+    (low, high), (usual, largest) = ACCELERATOR_ROWS, (mb * MIB for mb in ACCELERATOR_MB)
+    few = -(-rows // ROUNDINGS)
+    if few * row <= max(largest, 4 * classes * width):
+        return max(few, min(high, max(low, usual // row)))
+    return min(high, max(low, largest // row))
 
 
 def worth_fp32(elements: int, size: int, rows: int) -> bool:
@@ -80,12 +85,18 @@ def scaled_upstream(dloss: torch.Tensor | None, scale: torch.Tensor | None, like
     """Upstream gradients (N,) of the rows of ``like``; None for ones. ``unscaled`` brings in the rest of ``scale``."""
     if scale is None:
         return dloss
-    return spread(mantissa(scale), like) if dloss is None else dloss * mantissa(scale)
+    part = mantissa(scale) if like.dtype == torch.float16 else scale
+    return spread(part, like) if dloss is None else dloss * part
 
 
-def unscaled(dy: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor:
-    """dy times the power of two of ``factor``, the part that ``mantissa`` leaves out; 0 and inf it leaves whole."""
-    return dy if factor is None else dy * (factor / mantissa(factor)).nan_to_num(nan=1.0)
+def unscaled(dy: torch.Tensor, factor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """dy times the part of ``factor`` that ``scaled_upstream`` leaves out of gradients made in ``dtype``.
+
+    In fp16, whose range is small, it is the power of two; 0 and inf are left whole.
+    """
+    if factor is None or dtype != torch.float16:
+        return dy
+    return dy * (factor / mantissa(factor)).nan_to_num(nan=1.0)
 
 
 def mantissa(factor: torch.Tensor) -> torch.Tensor:

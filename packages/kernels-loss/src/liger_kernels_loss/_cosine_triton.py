@@ -40,16 +40,17 @@ def _row(
         ss += block_sum(s * s)
         tt += block_sum(t * t)
         st += block_sum(s * t)
-    length = tl.sqrt(tl.sum(ss, axis=0))
+    # rounded to nearest, and the launch fuses nothing: what cancels in a row of one class is 0 then
+    length = tl.sqrt_rn(tl.sum(ss, axis=0))
     s_norm = tl.maximum(length, NORM)
-    t_norm = tl.maximum(tl.sqrt(tl.sum(tt, axis=0)), NORM)
-    cos = tl.sum(st, axis=0) / s_norm / t_norm
+    t_norm = tl.maximum(tl.sqrt_rn(tl.sum(tt, axis=0)), NORM)
+    cos = tl.div_rn(tl.div_rn(tl.sum(st, axis=0), s_norm), t_norm)
     if loss_ptr is not None:
         tl.store(loss_ptr, 1.0 - cos)
     if GRADIENT:
         # not products of norms, which may leave the range
-        away = factor / s_norm / t_norm
-        along = tl.where(length < NORM, 0.0, factor * cos / s_norm / s_norm)
+        away = tl.div_rn(tl.div_rn(factor, s_norm), t_norm)
+        along = tl.where(length < NORM, 0.0, tl.div_rn(tl.div_rn(factor * cos, s_norm), s_norm))
         for i in range(blocks):
             cols = (blocks - 1 - i) * BLOCK + within
             s, t = load(s_ptr, cols, cols < V, 0.0, True), load(t_ptr, cols, cols < V, 0.0, True)
@@ -86,7 +87,7 @@ def cosines(
             if GRADIENT:
                 clear(d_ptr + start, blocks, V, DEPTH, THREADS, EACH)
         else:
-            factor = 1.0
+            factor = tl.full((), 1.0, tl.float32)
             if dy_ptr is not None:
                 factor = tl.load(dy_ptr + row * dy_stride)
             _row(

@@ -30,6 +30,7 @@ from liger_kernels_loss._rows_triton import (
 from liger_kernels_loss._soft_triton import launch_rows
 
 OP = "cross_entropy"
+PROGRAMS = 8  # of a backward for each multiprocessor, where most launches find their work done
 
 
 # -- Kernels -----------------------------------------------------------------------------------------------------------
@@ -47,6 +48,7 @@ def _backward(
     total_ptr,  # (R,) fp32
     entropy_ptr,  # (R,) fp32 or None
     done_ptr,  # () fp32 or None: if it is 1, out holds the gradient already
+    R,
     dy_stride,
     ignore_index,
     smoothing,
@@ -55,16 +57,17 @@ def _backward(
     z_loss,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,  # a program's
     SOFTCAP: tl.constexpr,
     SMOOTH: tl.constexpr,
 ):
     BEND: tl.constexpr = dentropy_ptr is not None
-    done = False
+    BLOCKS: tl.constexpr = (V + BLOCK - 1) // BLOCK
+    items = R * BLOCKS
     if done_ptr is not None:
-        done = tl.load(done_ptr) == 1.0
-    if not done:
-        row = tl.program_id(0).to(tl.int64)
+        items = tl.where(tl.load(done_ptr) == 1.0, 0, items)
+    for item in range(tl.program_id(0), items, tl.num_programs(0)):
+        row = item // BLOCKS
+        start = row * tl.full((), V, tl.int64)
         y = tl.load(target_ptr + row)
         weight = class_weights(w_ptr, y, (y >= 0) & (y < V))
         weight = tl.where((y >= 0) & (y < V), weight, float("nan"))  # a label out of range must not go unnoticed
@@ -76,15 +79,14 @@ def _backward(
             weight, top, total, entropy, w_total_ptr, dy_ptr, dlse_ptr, dentropy_ptr, row, dy_stride,
             smoothing, z_loss, V, SMOOTH,
         )  # fmt: skip
-        for i in range(BLOCKS):
-            cols = (tl.program_id(1) * BLOCKS + i) * BLOCK + tl.arange(0, BLOCK)
-            mask = cols < V
-            x = tl.load(logits_ptr + row * V + cols, mask=mask, other=0.0)
-            w = class_weights(w_ptr, cols, mask)
-            here = tl.where(cols == y.to(tl.int32), hit, 0.0)
-            dz = dlogits(x, w, top, pull, bend, here, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
-            dz = tl.where(y == ignore_index, 0.0, dz)
-            tl.store(out_ptr + row * V + cols, dz.to(out_ptr.dtype.element_ty), mask=mask)
+        cols = (item % BLOCKS) * BLOCK + tl.arange(0, BLOCK)
+        mask = cols < V
+        x = tl.load(logits_ptr + start + cols, mask=mask, other=0.0)
+        w = class_weights(w_ptr, cols, mask)
+        here = tl.where(cols == y.to(tl.int32), hit, 0.0)
+        dz = dlogits(x, w, top, pull, bend, here, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
+        dz = tl.where(y == ignore_index, 0.0, dz)
+        tl.store(out_ptr + start + cols, dz.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
@@ -111,16 +113,17 @@ def _launch_gradient(
         return
     R, V = logits.shape
     chosen = _backward_settings(V, logits.element_size(), gpu(logits.device))
-    blocks = min(4, ceil_div(V, chosen["BLOCK"]))  # several, since most launches find their work done
+    items = R * ceil_div(V, chosen["BLOCK"])
+    few = PROGRAMS * gpu(logits.device).processors
     launch(
         _backward,
-        (R, ceil_div(V, chosen["BLOCK"] * blocks)),
+        (items if done is None else min(items, few),),
         (logits, out, target, class_weight, class_total(class_weight, loss), *upstream, *rows[1:4], done),
-        (0 if upstream.loss is None else upstream.loss.stride(0), *numbers(loss)),
+        (R, 0 if upstream.loss is None else upstream.loss.stride(0), *numbers(loss)),
         V=V,
-        BLOCKS=blocks,
         **chosen,
         **flags(loss),
+        fuse_multiply_add=False,
     )
 
 

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from liger.launch import GPU, ceil_div, gpu, launch, private_op
 from liger.settings import settings
-from liger_kernels_loss._blocks_triton import block_sum, columns, log2
+from liger_kernels_loss._blocks_triton import block_sum, columns, log2, unit_of
 from liger_kernels_loss._pairs import pair_loss
 from liger_kernels_loss._rows_triton import LN2
 from liger_kernels_loss._scale_triton import scaled
@@ -34,14 +34,15 @@ def _element(x, t, LOG_TARGET: tl.constexpr):
     return loss, p
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit(do_not_specialize=["N"])
 def _elements(
     x_ptr,  # (n,)
     t_ptr,  # (n,)
     dy_ptr,  # (n,) fp32, or (1,) without EACH_DY; or None for ones
     loss_ptr,  # (n,) fp32, or (programs,) with TOTAL: their sums; or None
     d_ptr,  # (n,) or None
-    n,
+    N,  # n in units of UNIT elements, so that the mask is known to change between 16-byte loads only
+    UNIT: tl.constexpr,
     DEPTH: tl.constexpr,
     THREADS: tl.constexpr,
     EACH: tl.constexpr,
@@ -51,6 +52,7 @@ def _elements(
 ):
     BLOCK: tl.constexpr = DEPTH * THREADS * EACH
     within = columns(DEPTH, THREADS, EACH)
+    n = tl.full((), UNIT, tl.int64) * N
     total = tl.zeros((THREADS,), tl.float32)
     factor = 1.0
     if dy_ptr is not None and not EACH_DY:
@@ -81,7 +83,7 @@ def _elements(
 def _settings(itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_elements``, and its programs for each multiprocessor: 16 KB on their way for each."""
     warps = 4 if device.name.startswith("gfx") else 8
-    return {"DEPTH": 2, "THREADS": 256, "EACH": 16 // max(itemsize, 2), "num_warps": warps, "PROGRAMS": 4}
+    return {"DEPTH": 2, "THREADS": 256, "EACH": 16 // max(itemsize, 2), "num_warps": warps, "PROGRAMS": 16}
 
 
 def _chosen(x: torch.Tensor, target: torch.Tensor) -> tuple[int, dict[str, Any]]:
@@ -125,12 +127,14 @@ def _kl_div(
     programs, chosen = _chosen(x, target)
     each = dy is not None and not total
     factor = dy if dy is None or total else dy.contiguous()
+    unit = unit_of(x.numel())
     launch(
         _elements,
         (programs,),
         (x.contiguous(), target.contiguous(), factor, losses, made),
-        (x.numel(),),
+        (x.numel() // unit,),
         **chosen,
+        UNIT=unit,
         LOG_TARGET=log_target,
         TOTAL=total,
         EACH_DY=each,

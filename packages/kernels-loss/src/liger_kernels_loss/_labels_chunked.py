@@ -89,7 +89,8 @@ def chunked(
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
     rows = Rows.empty(hidden.shape[0], hidden, Wants(lse, entropy, best))
     classes = BACKENDS[backend].classes or weight.shape[0]
-    size = chunk_rows(hidden.shape[0], classes, hidden.element_size(), workspace_mb, hidden.device.type)
+    N, width = hidden.shape
+    size = chunk_rows(N, width, classes, hidden.element_size(), workspace_mb, hidden.device.type)
     upstream = Upstream(scaled_upstream(dloss, scale, hidden), dlse, dentropy)
     needs = Needs(need_hidden, need_weight, need_bias)
 

@@ -263,3 +263,10 @@ def ignored_rows(target: torch.Tensor, ignore_index: int) -> torch.Tensor:
     if is_soft(target):
         return torch.zeros(target.shape[0], dtype=torch.bool, device=target.device)
     return target == ignore_index
+
+
+def kept_rows(target: torch.Tensor, ignore_index: int) -> torch.Tensor:
+    """(N,) bool: the others."""
+    if is_soft(target):
+        return torch.ones(target.shape[0], dtype=torch.bool, device=target.device)
+    return target != ignore_index

@@ -31,12 +31,32 @@ def liger_linear_cross_entropy(
     bias: None,
     class_weight: None,
     token_weight: None,
+    softcap: float | None = None,
 ) -> torch.Tensor:
     """liger-kernel 0.8.5."""
     from liger_kernel.ops import LigerFusedLinearCrossEntropyFunction
 
+    options = (-100, 0.0, 0.0, "mean", softcap)  # ignore_index, z-loss, smoothing, reduction
     function = LigerFusedLinearCrossEntropyFunction
-    return function.apply(hidden, weight, target, bias, class_weight)[0]  # type: ignore[no-any-return]
+    return function.apply(hidden, weight, target, bias, class_weight, *options)[0]  # type: ignore[no-any-return]
+
+
+@peer("liger_kernel", overwrites=True, capture=False, modes=("full",))
+def liger_linear_cross_entropy_x8(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    bias: None,
+    class_weight: None,
+    token_weight: None,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """liger-kernel 0.8.5 with eight times its default of memory for logits."""
+    from liger_kernel.ops import LigerFusedLinearCrossEntropyFunction
+
+    options = (-100, 0.0, 0.0, "mean", softcap, False, None, False, False, False, None, None, 8)
+    function = LigerFusedLinearCrossEntropyFunction
+    return function.apply(hidden, weight, target, bias, class_weight, *options)[0]  # type: ignore[no-any-return]
 
 
 @peer("quack", modes=("full",))
@@ -62,11 +82,12 @@ def cut_cross_entropy(
     bias: None,
     class_weight: None,
     token_weight: None,
+    softcap: float | None = None,
 ) -> torch.Tensor:
     """cut-cross-entropy 25.1.1, without its filter, which leaves small gradients out."""
     from cut_cross_entropy import linear_cross_entropy
 
-    return linear_cross_entropy(hidden, weight, target, filter_eps=None)  # type: ignore[no-any-return]
+    return linear_cross_entropy(hidden, weight, target, filter_eps=None, softcap=softcap)  # type: ignore[no-any-return]
 
 
 @peer("liger_kernel", capture=False, modes=("full",))  # makes the gradient in the forward, and waits

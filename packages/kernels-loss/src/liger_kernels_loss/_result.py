@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from liger.dispatch import check_tensor
-from liger_kernels_loss._loss import Loss, RowResults, Wants, ignored_rows, is_soft, stat_dtype
+from liger_kernels_loss._loss import Loss, RowResults, Wants, is_soft, kept_rows, stat_dtype
 
 RETURNS = ("token_loss", "z_loss", "entropy", "token_accuracy", "predictions")
 
@@ -101,7 +101,7 @@ class Result(NamedTuple):
         return CrossEntropyOutput(loss, **found)
 
     def _accuracy(self, best: torch.Tensor) -> torch.Tensor:
-        kept = ~ignored_rows(self.target, self.loss.ignore_index)
+        kept = kept_rows(self.target, self.loss.ignore_index)
         labels = self.target.argmax(-1) if is_soft(self.target) else self.target
         return ((best == labels) & kept).sum() / kept.sum()
 
@@ -151,10 +151,10 @@ def divisor(
         return torch.full((), num_items, dtype=dtype, device=target.device)
     if reduction != "mean":
         return None
-    kept = ~ignored_rows(target, ignore_index)
+    kept = kept_rows(target, ignore_index)
     if class_weight is not None and not is_soft(target):
         kept = class_weight[target.clamp(0, class_weight.shape[0] - 1)] * kept
-    return (kept if token_weight is None else token_weight * kept).sum().to(dtype)
+    return (kept if token_weight is None else token_weight * kept).sum(dtype=dtype)
 
 
 # -- Checks ------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Kernels that turn rows of logits into losses, statistics and gradients: for every loss with one label a row.
 
-A row's statistics are its largest z, top, and total = sum exp(z - top), kept apart: p = exp(z - top) / total and
-lse - z_y = (top - z_y) + log(total) stay accurate however large the logits are, and both terms of the latter are >= 0.
+``_statistics_triton.py`` says what the statistics are. The launches do not fuse products with sums: z has to be the
+same number wherever it is computed, or top - z_y could be below 0 and a log-prob above it.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
@@ -9,18 +9,23 @@ lse - z_y = (top - z_y) + log(total) stay accurate however large the logits are,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import triton
 import triton.language as tl
 
-from liger.launch import GPU, gpu, launch, next_power_of_2
+from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2
 from liger.settings import settings
+from liger_kernels_loss._blocks_triton import block_sum, clear, columns
 from liger_kernels_loss._loss import Loss, Rows, Upstream, class_total
+from liger_kernels_loss._statistics_triton import fold, fold_best, meet, meet_best, nothing, read_block
 from liger_kernels_loss._transforms_triton import LOG2E, transform, transform_slope
 from liger_kernels_loss.transforms import inner_and_outer
 
 LN2 = tl.constexpr(0.6931471805599453)
-NUMBERS = ["R", "dy_stride", "ignore_index", "smoothing", "inner", "outer", "z_loss"]
+ALONE = 65536  # columns above which a row has a multiprocessor for itself
+NUMBERS = ["R", "blocks", "dy_stride", "ignore_index", "smoothing", "inner", "outer", "z_loss"]
 
 
 # -- Pieces ------------------------------------------------------------------------------------------------------------
@@ -59,43 +64,6 @@ def upstream(ptr, row, stride):
     if ptr is not None:
         dy = tl.load(ptr + row * stride)
     return dy
-
-
-@triton.jit
-def read_block(row_ptr, start, inner, outer, V: tl.constexpr, BLOCK: tl.constexpr, SOFTCAP: tl.constexpr):
-    """-> columns, mask, logits, and transformed logits with -inf beyond the row, of a block."""
-    cols = start + tl.arange(0, BLOCK)
-    mask = cols < V
-    x = tl.load(row_ptr + cols, mask=mask, other=0.0)
-    return cols, mask, x, tl.where(mask, transform(x, inner, outer, SOFTCAP), -float("inf"))
-
-
-@triton.jit
-def fold(
-    z,  # a block of transformed logits, -inf beyond the row
-    top,  # so far: largest z,
-    total,  # sum of exp(z - top),
-    bent,  # with ENTROPY sum of exp(z - top) * (z - top)
-    ENTROPY: tl.constexpr,
-):
-    """-> top, total, bent with the block. One running maximum per row; one per lane is slower in large blocks."""
-    higher = tl.maximum(top, tl.max(z, axis=0))
-    base = tl.where(higher == -float("inf"), 0.0, higher)  # so far only -inf: exp of -inf, not of nan
-    shrink = tl.exp2((top - base) * LOG2E)
-    e = tl.exp2((z - base) * LOG2E)
-    if ENTROPY:
-        drop = tl.where(top == -float("inf"), 0.0, top - base)
-        bent = (bent + drop * total) * shrink + tl.sum(tl.where(e == 0.0, 0.0, e * (z - base)), axis=0)
-    return higher, total * shrink + tl.sum(e, axis=0), bent
-
-
-@triton.jit
-def fold_best(logits, mask, start, inner, peak, best):
-    """-> largest logit so far, negated for a negative scale, and its column; the first of equals."""
-    x = logits.to(tl.float32)
-    x = tl.where(mask, tl.where(inner > 0, x, -x), -float("inf"))
-    largest, at = tl.max(x, axis=0, return_indices=True)
-    return tl.maximum(peak, largest), tl.where(largest > peak, start + at, best)
 
 
 @triton.jit
@@ -153,8 +121,8 @@ def dlogits(
 # -- Kernel ------------------------------------------------------------------------------------------------------------
 @triton.jit
 def _ignored_row(
-    out_ptr, loss_ptr, top_ptr, total_ptr, entropy_ptr, best_ptr, row, ignore_index, V: tl.constexpr,
-    BLOCK: tl.constexpr, GRADIENT: tl.constexpr,
+    out_ptr, loss_ptr, top_ptr, total_ptr, entropy_ptr, best_ptr, row, blocks, ignore_index, V: tl.constexpr,
+    DEPTH: tl.constexpr, THREADS: tl.constexpr, EACH: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
     tl.store(loss_ptr + row, 0.0)
     if top_ptr is not None:
@@ -165,45 +133,45 @@ def _ignored_row(
     if best_ptr is not None:
         tl.store(best_ptr + row, ignore_index)
     if GRADIENT:
-        out_ptr += row * tl.full((), V, tl.int64)
-        for start in range(0, V, BLOCK):
-            cols = start + tl.arange(0, BLOCK)
-            tl.store(out_ptr + cols, tl.zeros((BLOCK,), out_ptr.dtype.element_ty), mask=cols < V)
+        clear(out_ptr + row * tl.full((), V, tl.int64), blocks, V, DEPTH, THREADS, EACH)
 
 
 @triton.jit
-def _kept_row(
+def _kept_row(  # noqa: C901  (branches on constants)
     logits_ptr, out_ptr, y, w_ptr, w_total_ptr, dy_ptr, dlse_ptr, dentropy_ptr,
     loss_ptr, top_ptr, total_ptr, entropy_ptr, best_ptr,
-    row, dy_stride, smoothing, inner, outer, z_loss,
-    V: tl.constexpr, BLOCK: tl.constexpr, SOFTCAP: tl.constexpr, SMOOTH: tl.constexpr, GRADIENT: tl.constexpr,
+    row, blocks, dy_stride, smoothing, inner, outer, z_loss,
+    V: tl.constexpr, DEPTH: tl.constexpr, THREADS: tl.constexpr, EACH: tl.constexpr,
+    SOFTCAP: tl.constexpr, SMOOTH: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
     BEND: tl.constexpr = dentropy_ptr is not None
     ENTROPY: tl.constexpr = BEND or entropy_ptr is not None
-    BLOCKS: tl.constexpr = (V + BLOCK - 1) // BLOCK
+    BLOCK: tl.constexpr = DEPTH * THREADS * EACH
+    within = columns(DEPTH, THREADS, EACH)
     logits_ptr += row * tl.full((), V, tl.int64)
     # read before the reductions below, whose barriers keep the stores of the second pass behind it
     label, own, weight = row_label(logits_ptr, w_ptr, y, inner, outer, V, SOFTCAP)
-    top = -float("inf")
-    peak = -float("inf")
-    best = 0
-    total = 0.0
-    bent = 0.0
-    away = 0.0
-    for start in range(0, V, BLOCK):
-        cols, mask, x, z = read_block(logits_ptr, start, inner, outer, V, BLOCK, SOFTCAP)
+    top, total, bent = nothing(THREADS, -float("inf")), nothing(THREADS, 0.0), nothing(THREADS, 0.0)
+    peak, best = nothing(THREADS, -float("inf")), tl.zeros((THREADS,), tl.int32)
+    away = nothing(THREADS, 0.0)
+    for i in range(blocks):
+        cols = i * BLOCK + within
+        mask, x, z = read_block(logits_ptr, cols, inner, outer, V, SOFTCAP)
         top, total, bent = fold(z, top, total, bent, ENTROPY)
         if best_ptr is not None:
-            peak, best = fold_best(x, mask, start, inner, peak, best)
+            peak, best = fold_best(x, cols, mask, inner, peak, best)
         if SMOOTH:
-            away += tl.sum(tl.where(mask, (z - own) * class_weights(w_ptr, cols, mask), 0.0), axis=0)
+            away += block_sum(tl.where(mask, (z - own) * class_weights(w_ptr, cols, mask), 0.0))
+    top, total, bent = meet(top, total, bent, ENTROPY)
     log_total = tl.log2(total) * LN2
     lse = top + log_total
     nll = (top - own) + log_total
     loss = (1.0 - smoothing) * weight * nll + z_loss * lse * lse
     if SMOOTH:
-        loss += smoothing / V * (weight_mass(w_total_ptr, V) * nll - away)
-    entropy = log_total - bent / total
+        loss += smoothing / V * (weight_mass(w_total_ptr, V) * nll - tl.sum(away, axis=0))
+    entropy = log_total
+    if ENTROPY:
+        entropy -= bent / total
     tl.store(loss_ptr + row, loss)
     if top_ptr is not None:
         tl.store(top_ptr + row, top)
@@ -211,18 +179,20 @@ def _kept_row(
     if entropy_ptr is not None:
         tl.store(entropy_ptr + row, entropy)
     if best_ptr is not None:
-        tl.store(best_ptr + row, best)
+        tl.store(best_ptr + row, meet_best(peak, best)[1])
     if GRADIENT:
         out_ptr += row * tl.full((), V, tl.int64)
         pull, bend, hit, smooth = row_coefficients(
             weight, top, total, entropy, w_total_ptr, dy_ptr, dlse_ptr, dentropy_ptr, row, dy_stride,
             smoothing, z_loss, V, SMOOTH,
         )  # fmt: skip
-        for i in range(BLOCKS):  # backwards: the end of the row is what the cache still holds
-            cols, mask, x, _ = read_block(logits_ptr, (BLOCKS - 1 - i) * BLOCK, inner, outer, V, BLOCK, SOFTCAP)
+        for i in range(blocks):  # backwards: the end of the row is what the nearest cache still holds
+            cols = (blocks - 1 - i) * BLOCK + within
+            mask = cols < V
+            x = tl.load(logits_ptr + cols, mask=mask, other=0.0, eviction_policy="evict_first")
             w = class_weights(w_ptr, cols, mask)
             dz = dlogits(x, w, top, pull, bend, 0.0, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
-            tl.store(out_ptr + cols, dz.to(out_ptr.dtype.element_ty), mask=mask)
+            tl.store(out_ptr + cols, dz.to(out_ptr.dtype.element_ty), mask=mask, eviction_policy="evict_first")
         # the label's column alone, once the block with it is written: comparing every column spills registers
         tl.debug_barrier()
         dz = dlogits(label, weight, top, pull, bend, hit, smooth, inner, outer, SOFTCAP, SMOOTH, BEND)
@@ -233,19 +203,22 @@ def _kept_row(
 def _row(
     logits_ptr, out_ptr, target_ptr, w_ptr, w_total_ptr, dy_ptr, dlse_ptr, dentropy_ptr,
     loss_ptr, top_ptr, total_ptr, entropy_ptr, best_ptr,
-    row, dy_stride, ignore_index, smoothing, inner, outer, z_loss,
-    V: tl.constexpr, BLOCK: tl.constexpr, SOFTCAP: tl.constexpr, SMOOTH: tl.constexpr, GRADIENT: tl.constexpr,
+    row, blocks, dy_stride, ignore_index, smoothing, inner, outer, z_loss,
+    V: tl.constexpr, DEPTH: tl.constexpr, THREADS: tl.constexpr, EACH: tl.constexpr,
+    SOFTCAP: tl.constexpr, SMOOTH: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
     y = tl.load(target_ptr + row)
     if y == ignore_index:
         _ignored_row(
-            out_ptr, loss_ptr, top_ptr, total_ptr, entropy_ptr, best_ptr, row, ignore_index, V, BLOCK, GRADIENT
-        )
+            out_ptr, loss_ptr, top_ptr, total_ptr, entropy_ptr, best_ptr, row, blocks, ignore_index,
+            V, DEPTH, THREADS, EACH, GRADIENT,
+        )  # fmt: skip
     else:
         _kept_row(
             logits_ptr, out_ptr, y, w_ptr, w_total_ptr, dy_ptr, dlse_ptr, dentropy_ptr,
             loss_ptr, top_ptr, total_ptr, entropy_ptr, best_ptr,
-            row, dy_stride, smoothing, inner, outer, z_loss, V, BLOCK, SOFTCAP, SMOOTH, GRADIENT,
+            row, blocks, dy_stride, smoothing, inner, outer, z_loss,
+            V, DEPTH, THREADS, EACH, SOFTCAP, SMOOTH, GRADIENT,
         )  # fmt: skip
 
 
@@ -265,6 +238,7 @@ def _losses(
     entropy_ptr,  # (R,) fp32 or None
     best_ptr,  # (R,) int64 or None: column of the largest logit
     R,
+    blocks,  # ceil(V / (DEPTH * THREADS * EACH)); as a constant it makes LLVM unroll the loops until they spill
     dy_stride,
     ignore_index,
     smoothing,
@@ -272,7 +246,9 @@ def _losses(
     outer,
     z_loss,
     V: tl.constexpr,
-    BLOCK: tl.constexpr,
+    DEPTH: tl.constexpr,
+    THREADS: tl.constexpr,
+    EACH: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SMOOTH: tl.constexpr,
     GRADIENT: tl.constexpr,
@@ -283,14 +259,15 @@ def _losses(
             _row(
                 logits_ptr, out_ptr, target_ptr, w_ptr, w_total_ptr, dy_ptr, dlse_ptr, dentropy_ptr,
                 loss_ptr, top_ptr, total_ptr, entropy_ptr, best_ptr,
-                r, dy_stride, ignore_index, smoothing, inner, outer, z_loss, V, BLOCK, SOFTCAP, SMOOTH, GRADIENT,
+                r, blocks, dy_stride, ignore_index, smoothing, inner, outer, z_loss,
+                V, DEPTH, THREADS, EACH, SOFTCAP, SMOOTH, GRADIENT,
             )  # fmt: skip
     else:
         _row(
             logits_ptr, out_ptr, target_ptr, w_ptr, w_total_ptr, dy_ptr, dlse_ptr, dentropy_ptr,
             loss_ptr, top_ptr, total_ptr, entropy_ptr, best_ptr,
-            tl.program_id(0), dy_stride, ignore_index, smoothing, inner, outer, z_loss,
-            V, BLOCK, SOFTCAP, SMOOTH, GRADIENT,
+            tl.program_id(0), blocks, dy_stride, ignore_index, smoothing, inner, outer, z_loss,
+            V, DEPTH, THREADS, EACH, SOFTCAP, SMOOTH, GRADIENT,
         )  # fmt: skip
 
 
@@ -301,21 +278,37 @@ def numbers(loss: Loss) -> tuple[int | float, ...]:
     return loss.ignore_index, float(loss.label_smoothing), *transform, float(loss.z_loss)
 
 
+def blocks_of(V: int, chosen: Mapping[str, int]) -> int:
+    """Blocks of a row."""
+    return ceil_div(V, chosen["DEPTH"] * chosen["THREADS"] * chosen["EACH"])
+
+
 def flags(loss: Loss) -> dict[str, bool]:
     return {"SOFTCAP": loss.softcap is not None, "SMOOTH": loss.label_smoothing != 0.0}
 
 
-@settings(BLOCK=(1024, 2048, 4096, 8192, 16384, 32768), num_warps=(4, 8, 16, 32))
-def _losses_settings(V: int, itemsize: int, gradient: bool, more: bool, device: GPU) -> dict[str, int]:
-    """Constants of ``_losses``; ``more``: whether there is more to do than the loss of plain logits.
+def block_settings(V: int, itemsize: int, values: int, device: GPU) -> dict[str, int]:
+    """A block of ``values`` 16-bit values a thread, and the threads of a row.
 
-    One program of 32 warps fills a multiprocessor's registers and 32768 columns a step keep it loading: 1.43x a copy's
-    time at V=128256 on an H200, with half of both 1.55x. Half of both on AMD. With odd V each value is loaded alone: an
-    eighth of the columns spills with no option. Half of them beside an entropy, a prediction or a softcap.
+    A row wider than ``ALONE`` has a multiprocessor for itself, with all of its threads, so that all rows in work stay
+    in the cache for their second read; of narrower ones there are two or more, and one loads while another stores. With
+    odd V each value is loaded alone, which takes registers.
     """
-    most = device.most_warps
-    block = min(next_power_of_2(V), 1024 * most // (8 if V % 2 else 1) // (2 if more else 1))
-    return {"BLOCK": block, "num_warps": min(most, max(4, next_power_of_2(V) // 1024))}
+    each = 1 if V % 2 else 16 // max(itemsize, 2)
+    most = device.most_warps if V > ALONE else device.most_warps // 2
+    warps = min(most, max(1, next_power_of_2(V) // (device.lanes * each)))
+    depth = max(1, values * 2 // max(itemsize, 2) // (each * (4 if V % 2 else 1)))
+    depth = min(depth, max(1, next_power_of_2(V) // (warps * device.lanes * each)))
+    return {"DEPTH": depth, "THREADS": warps * device.lanes, "EACH": each, "num_warps": warps}
+
+
+@settings(DEPTH=(1, 2, 4, 8))
+def _losses_settings(V: int, itemsize: int, gradient: bool, device: GPU) -> dict[str, int]:
+    """Constants of ``_losses``.
+
+    On an H200 at V=128256, 8, 16, 32 and 64 values a thread take 1.38, 1.26, 1.43 and 2.28 ms for 8192 rows.
+    """
+    return block_settings(V, itemsize, 16, device)
 
 
 def launch_losses(
@@ -335,16 +328,17 @@ def launch_losses(
     device = gpu(logits.device)
     # Rows wider than this leave the cache before the second pass unless few are alive at a time (1.2x at V=262144).
     # With odd V the loop over rows would spill.
-    more = rows.entropy is not None or rows.best is not None or upstream.entropy is not None or loss.softcap is not None
     persistent = out is not None and V > 196608 and V % 2 == 0 and device.processors < R
+    chosen = _losses_settings(V, logits.element_size(), out is not None, device)
     launch(
         _losses,
         (device.processors if persistent else R,),
         (logits, out, target, class_weight, class_total(class_weight, loss), *upstream, *rows),
-        (R, 0 if upstream.loss is None else upstream.loss.stride(0), *numbers(loss)),
+        (R, blocks_of(V, chosen), 0 if upstream.loss is None else upstream.loss.stride(0), *numbers(loss)),
         V=V,
-        **_losses_settings(V, logits.element_size(), out is not None, more, device),
+        **chosen,
         **flags(loss),
         GRADIENT=out is not None,
         PERSISTENT=persistent,
+        fuse_multiply_add=False,
     )

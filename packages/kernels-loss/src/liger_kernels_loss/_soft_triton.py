@@ -9,22 +9,24 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import GPU, gpu, launch, next_power_of_2
+from liger.launch import GPU, gpu, launch
 from liger.settings import settings
+from liger_kernels_loss._blocks_triton import block_sum, columns
 from liger_kernels_loss._loss import Loss, Rows, Upstream, is_soft
 from liger_kernels_loss._rows_triton import (
     LN2,
+    block_settings,
+    blocks_of,
     class_weights,
     dlogits,
-    fold,
-    fold_best,
     launch_losses,
     numbers,
     upstream,
 )
+from liger_kernels_loss._statistics_triton import fold, fold_best, meet, meet_best, nothing, read_block
 from liger_kernels_loss._transforms_triton import transform
 
-NUMBERS = ["dy_stride", "smoothing", "inner", "outer", "z_loss"]
+NUMBERS = ["blocks", "dy_stride", "smoothing", "inner", "outer", "z_loss"]
 
 
 # -- Kernel ------------------------------------------------------------------------------------------------------------
@@ -37,7 +39,7 @@ def soft_weights(target_ptr, w_ptr, cols, mask, smoothing, V: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def _soft_losses(
+def _soft_losses(  # noqa: C901  (branches on constants)
     logits_ptr,  # (R, V)
     out_ptr,  # (R, V) for dlogits, may be logits_ptr; or None
     target_ptr,  # (R, V) floating
@@ -50,13 +52,16 @@ def _soft_losses(
     total_ptr,  # (R,) fp32 or None
     entropy_ptr,  # (R,) fp32 or None
     best_ptr,  # (R,) int64 or None
+    blocks,
     dy_stride,
     smoothing,
     inner,
     outer,
     z_loss,
     V: tl.constexpr,
-    BLOCK: tl.constexpr,
+    DEPTH: tl.constexpr,
+    THREADS: tl.constexpr,
+    EACH: tl.constexpr,
     SOFTCAP: tl.constexpr,
     GRADIENT: tl.constexpr,
 ):
@@ -65,24 +70,25 @@ def _soft_losses(
     row = tl.program_id(0).to(tl.int64)
     logits_ptr += row * V
     target_ptr += row * V
-    top = -float("inf")
-    peak = -float("inf")
-    best = 0
-    total = 0.0
-    bent = 0.0
-    mass = 0.0
-    for start in range(0, V, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
-        mask = cols < V
-        x = tl.load(logits_ptr + cols, mask=mask, other=0.0)
-        z = tl.where(mask, transform(x, inner, outer, SOFTCAP), -float("inf"))
+    BLOCK: tl.constexpr = DEPTH * THREADS * EACH
+    within = columns(DEPTH, THREADS, EACH)
+    top, total, bent = nothing(THREADS, -float("inf")), nothing(THREADS, 0.0), nothing(THREADS, 0.0)
+    peak, best = nothing(THREADS, -float("inf")), tl.zeros((THREADS,), tl.int32)
+    masses = nothing(THREADS, 0.0)
+    for i in range(blocks):
+        cols = i * BLOCK + within
+        mask, x, z = read_block(logits_ptr, cols, inner, outer, V, SOFTCAP)
         top, total, bent = fold(z, top, total, bent, ENTROPY)
-        mass += tl.sum(soft_weights(target_ptr, w_ptr, cols, mask, smoothing, V), axis=0)
+        masses += block_sum(soft_weights(target_ptr, w_ptr, cols, mask, smoothing, V))
         if best_ptr is not None:
-            peak, best = fold_best(x, mask, start, inner, peak, best)
+            peak, best = fold_best(x, cols, mask, inner, peak, best)
+    top, total, bent = meet(top, total, bent, ENTROPY)
+    mass = tl.sum(masses, axis=0)
     log_total = tl.log2(total) * LN2
     lse = top + log_total
-    entropy = log_total - bent / total
+    entropy = log_total
+    if ENTROPY:
+        entropy -= bent / total
     dy = upstream(dy_ptr, row, dy_stride)
     pull = (mass + 2.0 * z_loss * lse) * dy
     bend = 0.0
@@ -91,17 +97,17 @@ def _soft_losses(
     if BEND:
         bend = tl.load(dentropy_ptr + row)
         pull += bend * (log_total - entropy)
-    loss = z_loss * lse * lse
-    for start in range(0, V, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
-        mask = cols < V
-        x = tl.load(logits_ptr + cols, mask=mask, other=0.0)
+    losses = nothing(THREADS, 0.0)
+    for i in range(blocks):  # backwards: the end of the row is what the nearest cache still holds
+        cols = (blocks - 1 - i) * BLOCK + within
+        mask, x, _ = read_block(logits_ptr, cols, inner, outer, V, SOFTCAP)
         z = transform(x, inner, outer, SOFTCAP)
         q = soft_weights(target_ptr, w_ptr, cols, mask, smoothing, V)
-        loss += tl.sum(tl.where(q == 0.0, 0.0, q * ((top - z) + log_total)), axis=0)
+        losses += block_sum(tl.where(q == 0.0, 0.0, q * ((top - z) + log_total)))
         if GRADIENT:
             dz = dlogits(x, 0.0, top, pull / total, bend / total, q * dy, 0.0, inner, outer, SOFTCAP, False, BEND)
             tl.store(out_ptr + row * V + cols, dz.to(out_ptr.dtype.element_ty), mask=mask)
+    loss = z_loss * lse * lse + tl.sum(losses, axis=0)
     tl.store(loss_ptr + row, loss)
     if top_ptr is not None:
         tl.store(top_ptr + row, top)
@@ -109,16 +115,14 @@ def _soft_losses(
     if entropy_ptr is not None:
         tl.store(entropy_ptr + row, entropy)
     if best_ptr is not None:
-        tl.store(best_ptr + row, best)
+        tl.store(best_ptr + row, meet_best(peak, best)[1])
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
-@settings(BLOCK=(1024, 2048, 4096, 8192, 16384), num_warps=(4, 8, 16, 32))
+@settings(DEPTH=(1, 2, 4))
 def _soft_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_soft_losses``: as for labels, with half of the columns, since two tensors are read."""
-    most = device.most_warps
-    block = min(next_power_of_2(V), 512 * most // (8 if V % 2 else 1))
-    return {"BLOCK": block, "num_warps": min(most, max(4, next_power_of_2(V) // 1024))}
+    return block_settings(V, itemsize, 8, device)
 
 
 def launch_rows(
@@ -135,13 +139,15 @@ def launch_rows(
         launch_losses(logits, target, class_weight, upstream, rows, loss, out)
         return
     R, V = logits.shape
+    chosen = _soft_settings(V, max(logits.element_size(), target.element_size()), gpu(logits.device))
     launch(
         _soft_losses,
         (R,),
         (logits, out, target, class_weight, *upstream, *rows),
-        (0 if upstream.loss is None else upstream.loss.stride(0), *numbers(loss)[1:]),
+        (blocks_of(V, chosen), 0 if upstream.loss is None else upstream.loss.stride(0), *numbers(loss)[1:]),
         V=V,
-        **_soft_settings(V, logits.element_size(), gpu(logits.device)),
+        **chosen,
         SOFTCAP=loss.softcap is not None,
         GRADIENT=out is not None,
+        fuse_multiply_add=False,
     )

@@ -124,7 +124,8 @@ def _chunks(
     """
     needs = Needs(need_hidden, need_weight, need_bias)
     losses = hidden.new_empty(hidden.shape[0], dtype=stat_dtype(hidden))
-    size = chunk_rows(hidden.shape[0], weight.shape[0], hidden.element_size(), workspace_mb, hidden.device.type)
+    rows, width = hidden.shape
+    size = chunk_rows(rows, width, weight.shape[0], hidden.element_size(), workspace_mb, hidden.device.type)
     factor = scaled_upstream(dloss, scale, hidden)
     use = BACKENDS[backend]
 

@@ -14,9 +14,11 @@ import triton.language as tl
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2
 from liger.settings import settings
 from liger_kernels_loss import _linear_cross_entropy_triton  # noqa: F401  (the chunk loop's backend)
+from liger_kernels_loss._blocks_triton import block_sum, columns
 from liger_kernels_loss._loss import Loss, Wants, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput
-from liger_kernels_loss._rows_triton import class_weights, dlogits, fold, fold_best
+from liger_kernels_loss._rows_triton import block_settings, blocks_of, class_weights, dlogits
+from liger_kernels_loss._statistics_triton import fold, fold_best, meet, meet_best, nothing, read_block
 from liger_kernels_loss._transforms_triton import transform
 from liger_kernels_loss._vocab_parallel import parallel_cross_entropy, parallel_linear_cross_entropy
 from liger_kernels_loss._vocab_parallel_rows import MATHS, Maths, Place
@@ -28,31 +30,40 @@ from liger_kernels_loss.transforms import inner_and_outer
 def fold_distance(
     z,  # a block of transformed logits, -inf beyond the row
     w,  # weights of its columns, 0 beyond the row
-    before,  # the largest z before the block
-    top,  # and with it
-    distance,  # so far: sum of w * (before - z)
-    mass,  # sum of w
+    before,  # (THREADS,) the largest z before the block
+    top,  # (THREADS,) and with it
+    distance,  # (THREADS,) so far: sum of w * (before - z)
+    mass,  # (THREADS,) sum of w
 ):
     """-> distance with respect to ``top`` and mass, with the block."""
-    drop = tl.where(mass == 0.0, 0.0, (top - before) * mass)
-    down = tl.where((w == 0.0) | (z == top), 0.0, w * (top - z))
-    return distance + drop + tl.sum(down, axis=0), mass + tl.sum(w, axis=0)
+    to = top[None, :, None]
+    down = tl.where((w == 0.0) | (z == to), 0.0, w * (to - z))
+    return carried(before, top, distance, mass) + block_sum(down), mass + block_sum(w)
 
 
-@triton.jit(do_not_specialize=["R", "first", "classes", "ignore_index", "inner", "outer"])
+@triton.jit
+def carried(before, top, distance, mass):
+    """The distance with respect to ``top`` instead of ``before``."""
+    return distance + tl.where(mass == 0.0, 0.0, (top - before) * mass)
+
+
+@triton.jit(do_not_specialize=["R", "blocks", "first", "classes", "ignore_index", "inner", "outer"])
 def _statistics(
     logits_ptr,  # (R, V)
     target_ptr,  # (R,) int64, or with SOFT (R, V) floating
     w_ptr,  # (V,) fp32 or None
     out_ptr,  # (K, R) fp32: the rows of _vocab_parallel_rows.fields
     R,
+    blocks,
     first,
     classes,
     ignore_index,
     inner,
     outer,
     V: tl.constexpr,  # columns of this shard
-    BLOCK: tl.constexpr,
+    DEPTH: tl.constexpr,
+    THREADS: tl.constexpr,
+    EACH: tl.constexpr,
     SOFT: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SMOOTH: tl.constexpr,
@@ -62,31 +73,22 @@ def _statistics(
     row = tl.program_id(0).to(tl.int64)
     logits_ptr += row * V
     out_ptr += row
-    columns = V
-    if SOFT:
-        mass = 0.0
-    else:
+    if not SOFT:
         y = tl.load(target_ptr + row)
         kept = y != ignore_index
-        columns = tl.where(kept, V, 0)  # of an ignored row nothing is read
+        blocks = tl.where(kept, blocks, 0)  # of an ignored row nothing is read
         at = y - first
         here = (at >= 0) & (at < V) & kept
         own = transform(tl.load(logits_ptr + at, mask=here, other=0.0), inner, outer, SOFTCAP)
-        mass = tl.where(here, class_weights(w_ptr, at, here), 0.0)
-        mass = tl.where((y < 0) | (y >= classes), float("nan"), mass)  # a label out of range must not go unnoticed
-    top = -float("inf")
-    peak = -float("inf")
-    best = 0
-    total = 0.0
-    bent = 0.0
-    found = 0.0
-    away = 0.0
-    width = 0.0
-    for start in range(0, columns, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
-        mask = cols < V
-        x = tl.load(logits_ptr + cols, mask=mask, other=0.0)
-        z = tl.where(mask, transform(x, inner, outer, SOFTCAP), -float("inf"))
+    BLOCK: tl.constexpr = DEPTH * THREADS * EACH
+    within = columns(DEPTH, THREADS, EACH)
+    top, total, bent = nothing(THREADS, -float("inf")), nothing(THREADS, 0.0), nothing(THREADS, 0.0)
+    peak, best = nothing(THREADS, -float("inf")), tl.zeros((THREADS,), tl.int32)
+    found, mass = nothing(THREADS, 0.0), nothing(THREADS, 0.0)
+    away, width = nothing(THREADS, 0.0), nothing(THREADS, 0.0)
+    for i in range(blocks):
+        cols = i * BLOCK + within
+        mask, x, z = read_block(logits_ptr, cols, inner, outer, V, SOFTCAP)
         before = top
         top, total, bent = fold(z, top, total, bent, ENTROPY)
         w = tl.where(mask, class_weights(w_ptr, cols, mask), 0.0)
@@ -96,8 +98,14 @@ def _statistics(
         if SMOOTH:
             away, width = fold_distance(z, w, before, top, away, width)
         if BEST:
-            peak, best = fold_best(x, mask, start, inner, peak, best)
-    if not SOFT:
+            peak, best = fold_best(x, cols, mask, inner, peak, best)
+    before = top
+    top, total, bent = meet(top, total, bent, ENTROPY)
+    if SOFT:
+        found, mass = tl.sum(carried(before, top, found, mass), axis=0), tl.sum(mass, axis=0)
+    else:
+        mass = tl.where(here, class_weights(w_ptr, at, here), 0.0)
+        mass = tl.where((y < 0) | (y >= classes), float("nan"), mass)  # a label out of range must not go unnoticed
         found = tl.where(here & (own != top), mass * (top - own), 0.0)
         top = tl.where(kept, top, 0.0)
         mass = tl.where(kept, mass, 0.0)
@@ -107,13 +115,14 @@ def _statistics(
     tl.store(out_ptr + 3 * R, found)
     out_ptr += 4 * R
     if SMOOTH:
-        tl.store(out_ptr, away)
-        tl.store(out_ptr + R, width)
+        tl.store(out_ptr, tl.sum(carried(before, top, away, width), axis=0))
+        tl.store(out_ptr + R, tl.sum(width, axis=0))
         out_ptr += 2 * R
     if ENTROPY:
         tl.store(out_ptr, bent)
         out_ptr += R
     if BEST:
+        peak, best = meet_best(peak, best)
         tl.store(out_ptr, peak)
         tl.store(out_ptr + R, (best + first).to(tl.float32))
 
@@ -162,14 +171,10 @@ def _gradient(
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
-@settings(BLOCK=(1024, 2048, 4096, 8192, 16384), num_warps=(4, 8, 16, 32))
+@settings(DEPTH=(1, 2, 4))
 def _statistics_settings(V: int, itemsize: int, soft: bool, device: GPU) -> dict[str, int]:
-    """Constants of ``_statistics``: 16 columns a thread; with twice as many label smoothing spills registers.
-
-    With odd V each value is loaded and masked alone, and with probabilities two tensors are read: fewer columns.
-    """
-    block = min(next_power_of_2(V), 2048 if V % 2 else 4096 if soft else 8192)
-    return {"BLOCK": block, "num_warps": min(16, max(1, block // 512))}
+    """Constants of ``_statistics``: 16 columns a thread, half of them if probabilities are read too."""
+    return block_settings(V, itemsize, 8 if soft else 16, device)
 
 
 @settings(BLOCK=(1024, 2048, 4096, 8192), num_warps=(1, 2, 4, 8, 16))
@@ -191,18 +196,21 @@ def _launch_statistics(
     """As ``_vocab_parallel_torch.torch_statistics``."""
     R, V = logits.shape
     soft = is_soft(target)
+    chosen = _statistics_settings(V, logits.element_size(), soft, gpu(logits.device))
+    transform = inner_and_outer(loss.softcap, loss.logit_scale, loss.temperature)
     launch(
         _statistics,
         (R,),
         (logits, target, class_weight, out),
-        (R, *place, loss.ignore_index, *inner_and_outer(loss.softcap, loss.logit_scale, loss.temperature)),
+        (R, blocks_of(V, chosen), *place, loss.ignore_index, *transform),
         V=V,
-        **_statistics_settings(V, logits.element_size(), soft, gpu(logits.device)),
+        **chosen,
         SOFT=soft,
         SOFTCAP=loss.softcap is not None,
         SMOOTH=loss.label_smoothing != 0.0,
         ENTROPY=wants.entropy,
         BEST=wants.best,
+        fuse_multiply_add=False,
     )
 
 
@@ -230,6 +238,7 @@ def _launch_gradient(
         SOFTCAP=loss.softcap is not None,
         SMOOTH=loss.label_smoothing != 0.0,
         BEND=coefficients.shape[0] == 5,
+        fuse_multiply_add=False,
     )
 
 

@@ -165,7 +165,11 @@ def linear_cross_entropy(
 def linear_cross_entropy_inputs(
     device: str, dtype: torch.dtype, *, N: int, H: int, V: int, generator: torch.Generator, variant: str = ""
 ) -> tuple[Sequence[torch.Tensor | None], Mapping[str, Any]]:
-    """Logits of magnitude about 1. Label 0 is frequent, so that ``ignore_index=0`` meets some rows."""
+    """Logits of magnitude about 1. Label 0 is frequent, so that ``ignore_index=0`` meets some rows.
+
+    Variants beside those of the labels: "bias"; "softcap", Gemma 2's; "frozen head", in which only hidden needs a
+    gradient.
+    """
     hidden = torch.randn(N, H, generator=generator)
     weight = torch.randn(V, H, generator=generator) / H**0.5
     target = make_labels(N, V, generator, variant)
@@ -174,8 +178,10 @@ def linear_cross_entropy_inputs(
     token_weight = torch.rand(N, generator=generator).to(device) if variant == "token weights" else None
     bias = torch.randn(V, generator=generator).to(device, dtype).requires_grad_() if variant == "bias" else None
     class_weight = 0.1 + torch.rand(V, generator=generator).to(device) if variant == "class weights" else None
-    leaves = (t.to(device, dtype).requires_grad_() for t in (hidden, weight))
-    return (*leaves, target.to(device), bias, class_weight, token_weight), {}
+    hidden = hidden.to(device, dtype).requires_grad_()
+    weight = weight.to(device, dtype).requires_grad_(variant != "frozen head")
+    options = {"softcap": 30.0} if variant == "softcap" else {}
+    return (hidden, weight, target.to(device), bias, class_weight, token_weight), options
 
 
 def linear_cross_entropy_bytes(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:
@@ -188,8 +194,9 @@ def linear_cross_entropy_bytes(tensors: Sequence[torch.Tensor | None], options: 
 
 
 def linear_cross_entropy_flops(tensors: Sequence[torch.Tensor | None], options: Mapping[str, Any]) -> dict[str, int]:
-    """Three products of 2 N V H."""
+    """A product of 2 N V H for the logits and one for each of the gradients of hidden and weight that is needed."""
     hidden, weight = tensors[0], tensors[1]
     assert hidden is not None
     assert weight is not None
-    return {"full": 6 * hidden.numel() * weight.shape[0]}
+    products = 1 + hidden.requires_grad + weight.requires_grad
+    return {"full": 2 * products * hidden.numel() * weight.shape[0]}

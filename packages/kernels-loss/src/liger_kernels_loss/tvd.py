@@ -13,10 +13,13 @@ student's dtype. The loss is fp32 (fp64 for fp64).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 
 from liger.dispatch import public, run
-from liger_kernels_loss._pairs import NumItems, check_rows, check_temperature, kept_logits, reduce_rows
+from liger_kernels_loss._pairs import NumItems, check_rows, check_temperature, kept_logits, pair_inputs, reduce_rows
 
 OP = "tvd"
 
@@ -90,3 +93,20 @@ def tvd(
         "num_items": num_items,
     }
     return run(OP, (student, teacher, target), options, sizes={"V": student.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
+
+
+# -- For liger.testing and benchmarks ----------------------------------------------------------------------------------
+def tvd_inputs(
+    device: str, dtype: torch.dtype, *, N: int, V: int, generator: torch.Generator, variant: str = ""
+) -> tuple[Sequence[torch.Tensor | None], Mapping[str, Any]]:
+    """``pair_inputs`` without classes to which both give nearly the same probability.
+
+    There the gradient jumps from one sign to the other, and rounding decides, the kernel's as the reference's.
+    """
+    (student, teacher, target), options = pair_inputs(device, dtype, N=N, V=V, generator=generator, variant=variant)
+    assert student is not None
+    assert teacher is not None
+    if student.device.type != "meta":
+        q, p = (t.detach().float().log_softmax(-1) for t in (student, teacher))
+        teacher = torch.where((q - p).abs() < 1e-3, teacher + 0.125, teacher)
+    return (student, teacher, target), options

@@ -27,13 +27,14 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def sweeps(rows: Sequence[Row]) -> Iterator[tuple[str, Rows]]:
-    """The timed rows of each sweep with a name for its file."""
+    """The timed rows of each sweep of more than one point, with a name for its file."""
     found: dict[str, dict[str, Rows]] = {}
     for r in rows:
         if r["status"] == "timed":
-            label = "-".join([r["variable"], *(f"{k}{v}" for k, v in fixed(r).items())])
+            label = "-".join([r["variable"], *(f"{k}{v}" for k, v in fixed(r).items()), *variant(r).split()])
             found.setdefault(r["op"], {}).setdefault(label, []).append(r)
-    for op, mine in found.items():
+    for op, every in found.items():
+        mine = {label: some for label, some in every.items() if len({r["case"] for r in some}) > 1}
         for label, some in mine.items():
             yield (op if len(mine) == 1 else f"{op}-{label}"), some
 
@@ -41,6 +42,11 @@ def sweeps(rows: Sequence[Row]) -> Iterator[tuple[str, Rows]]:
 def fixed(row: Row) -> dict[str, int]:
     """The dimensions that do not vary."""
     return {k: v for k, v in row["sizes"].items() if k != row["variable"]}
+
+
+def variant(row: Row) -> str:
+    """The kind of input, which stands behind the sizes."""
+    return str(row["case"]).removeprefix(" ".join(f"{k}={v}" for k, v in row["sizes"].items())).strip()
 
 
 def picture(rows: Rows, file: Path) -> None:

@@ -122,14 +122,17 @@ def copying(amount: int, device: str) -> Runner:
 
 
 def products(inputs: Inputs, device: str) -> Runner:
-    """The products of a linear layer and its gradients; inputs begin with hidden (N, H), weight (V, H)."""
-    x, w = (t.detach() for t in inputs.tensors[:2] if t is not None)
+    """The products of a linear layer and its needed gradients; inputs begin with hidden (N, H), weight (V, H)."""
+    hidden, weight = (t for t in inputs.tensors[:2] if t is not None)
+    x, w = hidden.detach(), weight.detach()
     z, dx, dw = x @ w.t(), torch.empty_like(x), torch.empty_like(w)
 
     def call() -> None:
         torch.mm(x, w.t(), out=z)
-        torch.mm(z, w, out=dx)
-        torch.mm(z.t(), x, out=dw)
+        if hidden.requires_grad:
+            torch.mm(z, w, out=dx)
+        if weight.requires_grad:
+            torch.mm(z.t(), x, out=dw)
 
     return runner([call], device)
 

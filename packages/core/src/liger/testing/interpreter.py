@@ -1,9 +1,14 @@
-"""Make Triton's interpreter right for bfloat16, and loud where it cannot be.
+"""Make Triton's interpreter right for bfloat16, and loud where it cannot be; and faster.
 
 It keeps bfloat16 as uint16 and, as it comes (seen in triton 3.6, 3.7 and 3.9): truncates when it rounds float32 to
 bfloat16, converts integers and float16 to it by their bit patterns, and adds, compares and sums the bit patterns as
 integers. Here casts go through float32 and round to nearest even, ``tl.dot`` upcasts its operands, and arithmetic,
 reductions and scans on bfloat16 raise: a kernel has to cast to float32 first, which it should on a GPU too.
+
+It also spends most of its time on what is not the kernel: at each call of a device function it replaces the functions
+of ``triton.language``, though the launch has done so, and for each sum of integers it computes in ten operations
+whether it overflows, which it reports only when debugging. Here it replaces once per launch and module, and leaves
+that out.
 """
 
 from __future__ import annotations
@@ -36,6 +41,8 @@ def fix() -> None:
     builder._liger = True
     _fix_casts(builder, interpreter)
     _fix_arithmetic(builder, interpreter)
+    _fix_calls(interpreter)
+    interpreter.TritonSemantic.binary_op_sanitize_overflow_impl = lambda self, lhs, rhs, operation: None
 
 
 def round_to_bfloat16(x: Any) -> Any:
@@ -107,3 +114,22 @@ def _fix_arithmetic(builder: Any, interpreter: Any) -> None:
     for name in ("binary_op", "unary_op", "create_fma"):
         setattr(builder, name, refuse(getattr(builder, name)))
     interpreter.ReduceScanOpInterface.apply = refuse(interpreter.ReduceScanOpInterface.apply)
+
+
+def _fix_calls(interpreter: Any) -> None:
+    patch, scope = interpreter._patch_lang, interpreter._LangPatchScope
+    restore = scope.restore
+    done: set[int] = set()  # the namespaces whose functions find a patched language, until the launch ends
+
+    def patch_once(fn: Any) -> Any:
+        namespace = id(fn.__globals__)
+        if namespace in done:
+            return scope()
+        done.add(namespace)
+        return patch(fn)
+
+    def restore_all(self: Any) -> None:
+        done.clear()
+        restore(self)
+
+    interpreter._patch_lang, scope.restore = patch_once, restore_all

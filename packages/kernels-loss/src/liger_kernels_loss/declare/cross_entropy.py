@@ -11,7 +11,7 @@ CROSS_ENTROPY = Op(
     inputs="liger_kernels_loss.cross_entropy:cross_entropy_inputs",
     sizes={"N": (1, 3, 7), "V": (1, 97, 1025, 4097, 40961)},
     production=tuple({"N": 16384, "V": v} for v in VOCABULARIES),
-    sweeps=(Sweep(variable="V", values=(32000, 128256, 262144), fixed={"N": 4096}),),
+    sweeps=(Sweep(variable="V", values=(32000, 128256, 151936, 262144), fixed={"N": 8192}),),
     model={"V": "vocab_size"},
     peers={
         "liger-kernel": "liger_kernels_loss._peers:liger_cross_entropy",
@@ -37,7 +37,7 @@ CROSS_ENTROPY_TRITON = Kernel(
         grid={
             "_losses": ROWS,
             "_soft_losses": SOFT,
-            "_backward": "up to 32768 columns of one row; N x ceil(V / 32768) programs",
+            "_backward": "up to 8192 columns of one row; at most 8 programs a multiprocessor if all may be done",
         },
         precision=(*STATISTICS, "the gradient is rounded once, to the logits' dtype"),
     ),

@@ -1,7 +1,7 @@
 """Declares the losses between a student and a teacher."""
 
 from liger import Kernel, Op, Option, Profile, Sweep
-from liger_kernels_loss.declare.common import TRITON
+from liger_kernels_loss.declare.common import SCALE, TRITON
 
 ROWS = {
     "ignore_index": Option(default=-100, values=(1,)),
@@ -14,7 +14,6 @@ SWEEPS = (Sweep(variable="V", values=(32000, 128256, 151936, 262144), fixed={"N"
 VARIANTS = ("ignored rows", "no target", "masked")
 PAIR = ("student", "teacher", "target", "dstudent like student")
 AGAIN = ("all of it in float16, with reduction='none', and for a second backward",)
-SCALE = "4096 elements of the gradient after another, none if dy is 1; at most 4 programs a multiprocessor"
 DIVERGENCES = (
     "two rows of logits, read for their statistics, for the loss and the gradient's sum, and for the gradient (forward "
     "KL: for both at once); 1 to 4 persistent programs a multiprocessor, as many as keep their rows in the cache"
@@ -53,6 +52,7 @@ JSD_TRITON = Kernel(
     name="triton",
     fn="liger_kernels_loss._pairs_triton:jsd_triton",
     rank=10,
+    measured=("sm90",),
     needs=TRITON,
     bytes="liger_kernels_loss._pairs:pair_bytes",
     profile=Profile(
@@ -78,7 +78,7 @@ TVD = Op(
     public="liger_kernels_loss.tvd:tvd",
     reference="liger_kernels_loss.tvd:tvd_reference",
     options={"temperature": Option(default=1.0, values=(2.0,)), **ROWS},
-    inputs="liger_kernels_loss._pairs:pair_inputs",
+    inputs="liger_kernels_loss.tvd:tvd_inputs",
     sizes=SIZES,
     production=PRODUCTION,
     sweeps=SWEEPS,
@@ -95,6 +95,7 @@ TVD_TRITON = Kernel(
     name="triton",
     fn="liger_kernels_loss._pairs_triton:tvd_triton",
     rank=10,
+    measured=("sm90",),
     needs=TRITON,
     bytes="liger_kernels_loss._pairs:pair_bytes",
     profile=Profile(
@@ -128,6 +129,7 @@ COSINE_DISTANCE_TRITON = Kernel(
     name="triton",
     fn="liger_kernels_loss._pairs_triton:cosine_distance_triton",
     rank=10,
+    measured=("sm90",),
     needs=TRITON,
     bytes="liger_kernels_loss._pairs:pair_bytes",
     profile=Profile(
@@ -171,6 +173,7 @@ KL_DIV_TRITON = Kernel(
     name="triton",
     fn="liger_kernels_loss._kl_div_triton:kl_div_triton",
     rank=10,
+    measured=("sm90",),
     needs=TRITON,
     bytes="liger_kernels_loss._pairs:pair_bytes",
     profile=Profile(

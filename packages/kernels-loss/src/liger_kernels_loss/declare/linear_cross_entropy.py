@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from liger import Kernel, Op, Option, Profile, Sweep
-from liger_kernels_loss.declare.common import LOSS, ROWS, SOFT, STATISTICS, TRITON, VARIANTS, VOCABULARIES
+from liger_kernels_loss.declare.common import LOSS, ROWS, SCALE, SOFT, STATISTICS, TRITON, VARIANTS, VOCABULARIES
 
 
 def linear_profile(grid: Mapping[str, str]) -> Profile:
@@ -26,6 +26,8 @@ def linear_profile(grid: Mapping[str, str]) -> Profile:
     )
 
 
+LLAMA_3_8B = {"H": 4096, "V": 128256}
+
 LINEAR_CROSS_ENTROPY = Op(
     name="linear_cross_entropy",
     public="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy",
@@ -39,14 +41,21 @@ LINEAR_CROSS_ENTROPY = Op(
     inputs="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_inputs",
     sizes={"N": (1, 3, 7), "H": (8, 33), "V": (1, 97, 1025, 4097, 40961)},
     production=tuple({"N": 16384, "H": 4096, "V": v} for v in VOCABULARIES),
-    sweeps=(Sweep(variable="N", values=(4096, 8192, 16384), fixed={"H": 4096, "V": 128256}),),
+    sweeps=(
+        Sweep(variable="N", values=(1024, 2048, 4096, 8192, 16384, 32768), fixed=LLAMA_3_8B),
+        Sweep(variable="N", values=(16384,), fixed=LLAMA_3_8B, variant="frozen head"),
+        Sweep(variable="V", values=(32000, 151936, 262144), fixed={"N": 8192, "H": 2048}),
+        Sweep(variable="N", values=(16384,), fixed={"H": 896, "V": 151936}),  # Qwen 2 0.5B
+        Sweep(variable="N", values=(8192,), fixed={"H": 2304, "V": 256000}, variant="softcap"),  # Gemma 2 2B
+    ),
     model={"N": "tokens", "H": "hidden_size", "V": "vocab_size"},
     peers={
         "liger-kernel": "liger_kernels_loss._peers:liger_linear_cross_entropy",
+        "liger-kernel x8": "liger_kernels_loss._peers:liger_linear_cross_entropy_x8",
         "quack": "liger_kernels_loss._peers:quack_linear_cross_entropy",
         "cut-cross-entropy": "liger_kernels_loss._peers:cut_cross_entropy",
     },
-    variants=(*VARIANTS, "bias"),
+    variants=(*VARIANTS, "bias", "softcap", "frozen head"),
     reduction="V",
     module="liger_kernels_loss.modules:LinearCrossEntropyLoss",
 )
@@ -69,9 +78,7 @@ LINEAR_CROSS_ENTROPY_TRITON = Kernel(
     needs=TRITON,
     bytes="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_bytes",
     flops="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_flops",
-    profile=linear_profile(
-        {"_losses": ROWS, "_soft_losses": SOFT, "_scale": "4096 elements of a gradient; ceil(n / 4096) programs"}
-    ),
+    profile=linear_profile({"_losses": ROWS, "_soft_losses": SOFT, "_scale": SCALE}),
     measured=("sm90",),
 )
 

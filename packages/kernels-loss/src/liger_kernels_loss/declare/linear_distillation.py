@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from liger import Kernel, Needs, Op, Option, Profile, Sweep
-from liger_kernels_loss.declare.common import ROWS, STATISTICS, TRITON
+from liger_kernels_loss.declare.common import ROWS, SCALE, STATISTICS, TRITON
 from liger_kernels_loss.declare.divergences import DIVERGENCES, LOGS
 
 OPS = "liger_kernels_loss."
@@ -24,7 +24,6 @@ STUDENT = {
     "student_weight": "dlogits^T @ student_hidden, summed over chunks of rows",
     "student_bias": "sum over rows of dlogits",
 }
-SCALE = "4096 elements of a gradient; ceil(n / 4096) programs"
 PRODUCTS = (
     "logits are rounded to their head's dtype, dlogits to the student's; with hard_weight both parts and their sum",
     "dweight over chunks: float32, or at most 4 roundings in the weight's dtype (accum_dtype)",
@@ -87,6 +86,7 @@ def kernels(op: Op, maths: str, profiles: Mapping[str, Profile]) -> list[Kernel]
             bytes=f"{OPS}{maths}:{maths}_bytes",
             flops=f"{OPS}{maths}:{maths}_flops",
             profile=profiles[name],
+            measured=("sm90",) if name == "triton" and op is not LINEAR_TOPK_KL else (),
         )
         for name, rank in (("torch", 5), ("triton", 10))
     ]

@@ -83,6 +83,7 @@ def kernels(op: Op, profile: Mapping[str, Profile]) -> list[Kernel]:
                 bytes=f"{OPS}{op.name}:{op.name}_bytes",
                 flops=f"{OPS}{op.name}:{op.name}_flops",
                 profile=profile[name],
+                measured=("sm90",) if name == "triton" else (),
             )
         )
     return made

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from liger import Kernel, Op, Option, Profile, Sweep
-from liger_kernels_loss.declare.common import DLOGITS, LOSS, STATISTICS, TRITON, VARIANTS
+from liger_kernels_loss.declare.common import DLOGITS, LOSS, SCALE, STATISTICS, TRITON, VARIANTS
 
 OPTIONS: Mapping[str, Option] = {
     "group": Option(default=None, values=("self",), silent=True),
@@ -122,7 +122,7 @@ LINEAR_TRITON = Kernel(
     needs=TRITON,
     bytes="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_bytes",
     flops="liger_kernels_loss.linear_cross_entropy:linear_cross_entropy_flops",
-    profile=_linear_profile({**GRID, "_scale": "4096 elements of a gradient; ceil(n / 4096) programs"}),
+    profile=_linear_profile({**GRID, "_scale": SCALE}),
 )
 
 DECLARED: list[Op | Kernel] = [

@@ -25,6 +25,7 @@ OP = op(
 
 TRITON = kernel(
     "modulated_rms_norm",
+    measured=("sm90",),
     widest=65536,
     saved=("x", "scale", "weight", "rstd (B * T,) float32"),
     recomputed=("xhat = x * rstd",),

@@ -1,0 +1,424 @@
+"""Model types that no package declares: each part is recognised and right, or left alone with the reason."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
+
+import liger
+from liger.declare import Fit
+from liger.errors import PatchRefused
+from liger.registry import registry
+from liger.testing import count_ops
+from liger.testing.models import expect_equal_step, expect_unchanged, snapshot, step
+from liger_hf import fits
+from liger_hf.plugin import liger_recognise_module
+from liger_hf.recognise import recognise_module
+from liger_hf.standin import gradients_differ
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2,
+}  # fmt: skip
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+USUAL = {"linear_cross_entropy": 1, "rms_norm": 5, "rope": 2, "silu_mul": 2}
+MODELS: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {  # model type: prefix of classes, config, ops
+    "mistral": ("Mistral", {}, USUAL),
+    "qwen2": ("Qwen2", {}, USUAL),
+    "qwen3": ("Qwen3", {}, {**USUAL, "rms_norm": 9}),
+    "phi3": ("Phi3", {}, {"linear_cross_entropy": 1, "rms_norm": 5, "rope": 2, "silu_mul_packed": 2}),
+    "olmo2": ("Olmo2", {}, {**USUAL, "rms_norm": 9}),
+    "granite": ("Granite", {"logits_scaling": 6.0, "residual_multiplier": 0.3}, USUAL),
+    "cohere": ("Cohere", {"logit_scale": 0.25}, {
+        "linear_cross_entropy": 1, "cohere_norm": 3, "rope": 2, "silu_mul": 2}),
+    "gpt_oss": ("GptOss", EXPERTS, {
+        "linear_cross_entropy": 1, "rms_norm": 5, "rope": 2, "silu_mul_clamped_packed": 2}),
+    "mixtral": ("Mixtral", {**EXPERTS, "output_router_logits": True}, {
+        "linear_cross_entropy": 1, "rms_norm": 5, "rope": 2, "silu_mul_packed": 2}),
+}  # fmt: skip
+
+
+DECLARED = registry().models
+
+
+@pytest.fixture(autouse=True)
+def no_declarations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no model package were installed."""
+    monkeypatch.setattr(registry(), "models", {})
+
+
+def build(model_type: str) -> Any:
+    """A small causal LM; norms get weights that show whether they are read."""
+    prefix, changes, _ = MODELS[model_type]
+    transformers = importlib.import_module("transformers")
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{prefix}ForCausalLM")(getattr(transformers, f"{prefix}Config")(**SMALL | changes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.train()
+
+
+def batch() -> dict[str, torch.Tensor]:
+    ids = torch.arange(22).view(2, 11) * 7 % 91
+    return {"input_ids": ids, "labels": ids}
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_undeclared_types_are_recognised_and_right(model_type: str) -> None:
+    assert model_type not in registry().models
+    plain = build(model_type)
+    patched = copy.deepcopy(plain)
+    step(patched, **batch())  # upstream adds attributes in its first forward
+    before = snapshot(patched)
+    with count_ops() as counts:
+        report = liger.autopatch(patched, strict=True, prefer="reference")
+    assert not counts  # what recognises runs no kernel
+    assert {row.reason for row in report.rows} == {"recognised"}
+    assert all(row.owner.startswith("liger-hf ") for row in report.rows)
+    found = {op: sum(row.op == op for row in report.rows) for op in {row.op for row in report.rows}}
+    assert found == MODELS[model_type][2]
+    expect_equal_step(plain, patched, **batch())
+    liger.unpatch(patched)
+    expect_unchanged(before, snapshot(patched), "unpatch")
+
+
+def test_again_and_verified() -> None:
+    model = build("qwen3")
+    report = liger.autopatch(model, verify=True)
+    assert all(row.reason.startswith("recognised; verified with ") for row in report.applied)
+    again = liger.autopatch(model)
+    assert {row.reason for row in again.rows} == {"already patched with the same options"}
+    assert "(recognised" in str(report)
+
+
+def test_one_layer_of_a_kind_is_enough_for_a_large_model() -> None:
+    """70B-shaped, on the meta device. The bound is 2 s; it takes a tenth of that."""
+    import time
+
+    transformers = importlib.import_module("transformers")
+    config = transformers.Qwen2Config(hidden_size=8192, intermediate_size=29568, num_hidden_layers=80)
+    with torch.device("meta"):
+        model = transformers.Qwen2ForCausalLM(config)
+    start = time.process_time()
+    report = liger.plan(model)
+    assert time.process_time() - start < 2
+    assert len(report.applied) == 80 * 4 + 2 and not report.skipped
+
+
+# -- A model of nobody's -----------------------------------------------------------------------------------------------
+class AcmeConfig(PretrainedConfig):
+    model_type = "acme"
+    hidden_size, vocab_size = 16, 40
+
+
+class AcmeNorm(nn.Module):
+    """Rounds 1 / rms before it is used: an order of casts that no fit has, seen in bf16 alone."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.randn(width)), 1e-6
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * (x * scale.to(x.dtype))
+
+
+class AcmeMLP(nn.Module):
+    """Gated, with a clamp."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = (nn.Linear(width, width) for _ in range(3))
+        self.act_fn = nn.SiLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)).clamp(max=0.4) * self.up_proj(x))
+
+
+class AcmeModel(PreTrainedModel):
+    config_class = AcmeConfig
+
+    def __init__(self, config: AcmeConfig) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.embed = nn.Embedding(config.vocab_size, width)
+        self.norm, self.mlp, self.last = AcmeNorm(width), AcmeMLP(width), nn.RMSNorm(width, eps=1e-6)
+        self.post_init()
+
+    def forward(self, input_ids: torch.Tensor, **kwargs: Any) -> BaseModelOutput:
+        x = self.embed(input_ids)
+        return BaseModelOutput(last_hidden_state=self.last(x + self.mlp(self.norm(x))))
+
+
+class AcmeForCausalLM(PreTrainedModel):
+    config_class, base_model_prefix = AcmeConfig, "model"
+
+    def __init__(self, config: AcmeConfig) -> None:
+        super().__init__(config)
+        self.model = AcmeModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> CausalLMOutput:
+        logits = self.lm_head(self.model(input_ids, **kwargs).last_hidden_state) * 0.5
+        logits = 5 * torch.tanh(logits / 5)
+        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
+        return CausalLMOutput(loss=loss, logits=logits)
+
+
+def acme() -> Any:
+    torch.manual_seed(0)
+    model = AcmeForCausalLM(AcmeConfig())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    return model.train()
+
+
+IDS = {name: torch.arange(14).view(2, 7) * 5 % 37 for name in ("input_ids", "labels")}
+
+
+def test_a_model_of_nobodys_is_left_right() -> None:
+    plain, patched = acme(), acme()
+    report = liger.autopatch(patched, prefer="reference")
+    assert {row.cls: row.op for row in report.applied} == {
+        "RMSNorm": "rms_norm",
+        "AcmeForCausalLM": "linear_cross_entropy",
+    }
+    left = {row.cls: row.reason for row in report.skipped}
+    assert left.keys() == {"AcmeNorm", "AcmeMLP"}
+    assert "does not compute rms_norm with cast='llama'" in left["AcmeNorm"] and "bfloat16" in left["AcmeNorm"]
+    assert "gated_mlp[silu]: its forward does not compute silu_mul" in left["AcmeMLP"]
+    assert expect_equal_step(plain, patched, **IDS).logits is None
+    assert liger.supports(patched, "fused_loss")
+    with pytest.raises(PatchRefused, match="AcmeMLP"):
+        liger.autopatch(acme(), strict=True)
+
+
+class NestedHead(nn.Module):
+    """Scales, then computes logits."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.decoder = head
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.decoder(0.5 * hidden)
+
+
+class AcmeLMHeadModel(AcmeForCausalLM):
+    def __init__(self, config: AcmeConfig) -> None:
+        super().__init__(config)
+        self.cls = NestedHead(self._modules.pop("lm_head"))
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.cls.decoder
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> CausalLMOutput:
+        logits = self.cls(self.model(input_ids, **kwargs).last_hidden_state)
+        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
+        return CausalLMOutput(loss=loss, logits=logits)
+
+
+def test_a_head_inside_another_module_and_what_is_done_before_it() -> None:
+    torch.manual_seed(0)
+    plain = AcmeLMHeadModel(AcmeConfig()).train()
+    patched = copy.deepcopy(plain)
+    assert "linear_cross_entropy" in {row.op for row in liger.autopatch(patched, verify=True).applied}
+    expect_equal_step(plain, patched, **IDS)
+    lazy = patched(**IDS, logits="lazy")
+    assert torch.allclose(lazy.logits, plain(**IDS).logits, atol=1e-6)
+
+
+def test_logits_that_are_used_after_the_loss() -> None:
+    class Model(AcmeForCausalLM):
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> Any:
+            out = super().forward(input_ids, labels)
+            return CausalLMOutput(loss=out.loss * out.logits.amax(), logits=out.logits)
+
+    row = next(row for row in liger.plan(Model(AcmeConfig())).rows if row.cls == "Model")
+    assert (row.status, row.reason) == ("refused", "its forward uses the logits after the loss")
+
+
+def test_a_gradient_cut_between_head_and_loss() -> None:
+    class Model(AcmeForCausalLM):
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> Any:
+            logits = self.lm_head(self.model(input_ids).last_hidden_state)
+            logits = logits.detach() + 0 * logits
+            return CausalLMOutput(loss=self.loss_function(logits, labels, self.config.vocab_size), logits=logits)
+
+    row = next(row for row in liger.plan(Model(AcmeConfig())).rows if row.cls == "Model")
+    assert row.status == "refused" and "between head and loss, a gradient of its forward" in row.reason
+
+
+@pytest.mark.parametrize("part", ["norm", "mlp"])
+def test_parts_work_by_themselves(part: str) -> None:
+    """From the wrapper, the model without its head and one part of it alone."""
+    model = acme()
+    assert {row.cls for row in liger.plan(model.model).applied} == {"RMSNorm"}
+    (row,) = liger.plan(getattr(model.model, part)).rows
+    assert row.status == "skipped" and "no config.model_type" in row.reason  # no model of transformers
+
+
+def test_an_error_of_a_probe_is_a_reason() -> None:
+    class BrokenNorm(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ZeroDivisionError("planted")
+
+    model = acme()
+    model.model.norm = BrokenNorm()
+    model.model.norm.eps = 1e-6
+    reason = next(row.reason for row in liger.plan(model).rows if row.cls == "BrokenNorm")
+    assert "a probe of its forward failed with ZeroDivisionError: planted" in reason
+    assert recognise_module(nn.ModuleList()) is None
+
+
+def test_a_gradient_that_upstream_cuts_is_seen() -> None:
+    class CutNorm(nn.RMSNorm):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.detach() + 0 * x)
+
+    assert isinstance(recognise_module(nn.RMSNorm(8, eps=1e-6)), Fit)
+    assert "a gradient of its forward" in str(recognise_module(CutNorm(8, eps=1e-6)))
+    x = torch.randn(3, 4)
+    assert gradients_differ(torch.sin, torch.sin, [x]) is None
+    assert "outside the contract" in str(gradients_differ(torch.cos, torch.sin, [x]))
+
+
+# -- Models in models --------------------------------------------------------------------------------------------------
+class Container(nn.Module):
+    """A vision-language model of an unknown type around a declared one."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.config, self.language_model = SimpleNamespace(model_type="acme_vision"), inner
+        self.vision_norm = nn.LayerNorm(8)
+
+
+def llama() -> Any:
+    transformers = importlib.import_module("transformers")
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
+
+
+def test_a_declaration_wins_over_recognition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry(), "models", DECLARED)
+    report = liger.plan(Container(llama()))
+    by_class = {row.cls: row for row in report.rows}
+    assert by_class["LayerNorm"].reason == "recognised" and by_class["LayerNorm"].owner.startswith("liger-hf ")
+    for name in ("LlamaRMSNorm", "LlamaMLP", "LlamaAttention"):
+        assert by_class[name].status == "applied" and by_class[name].owner.startswith("liger-models-llama ")
+        assert by_class[name].reason == ""
+    head = by_class["LlamaForCausalLM"]
+    assert head.status == "skipped" and "Container around it may need its logits" in head.reason
+
+
+@pytest.mark.parametrize("patch", ["wrapper", "text", "tower"])
+def test_vision_language_models(patch: str) -> None:
+    transformers = importlib.import_module("transformers")
+    text = transformers.LlamaConfig(**SMALL)
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, image_size=8, patch_size=4
+    )
+    config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_index=90)
+
+    def make() -> Any:
+        torch.manual_seed(0)
+        return transformers.LlavaForConditionalGeneration(config).train()
+
+    plain, patched = make(), make()
+    target = {"wrapper": patched, "text": patched.model.language_model, "tower": patched.model.vision_tower}[patch]
+    report = liger.autopatch(target, prefer="reference")
+    ops = {row.op for row in report.applied}
+    expected = {"text": {"rms_norm", "rope", "silu_mul"}, "tower": {"layer_norm"}}
+    assert ops == expected.get(patch, {"rms_norm", "rope", "silu_mul", "layer_norm", "linear_cross_entropy"})
+    assert {row.cls for row in report.skipped} == (set() if patch == "text" else {"CLIPMLP"})
+    ids = torch.arange(3, 25).view(2, 11)
+    ids[:, 1:5] = 90  # four patches of the image
+    pixels = torch.randn(2, 3, 8, 8)
+    expect_equal_step(plain, patched, input_ids=ids, labels=ids, pixel_values=pixels)
+
+
+def apply_multimodal_rotary_pos_emb(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mrope_section: list[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return q * cos, k * sin
+
+
+def test_the_rope_of_text_is_never_given_to_sections() -> None:
+    class Attention(nn.Module):
+        def forward(self, x: torch.Tensor, position_embeddings: Any) -> torch.Tensor:
+            return apply_multimodal_rotary_pos_emb(x, x, *position_embeddings, [1, 1])[0]
+
+    found = recognise_module(Attention())
+    assert isinstance(found, str) and "takes (q, k, cos, sin, mrope_section), expected" in found
+
+
+# -- The hook ----------------------------------------------------------------------------------------------------------
+def test_hook_liger_recognise_module() -> None:
+    found = liger_recognise_module(nn.LayerNorm(8))
+    assert isinstance(found, Fit) and (found.op, found.options) == ("layer_norm", {"eps": "eps", "fp32": False})
+    assert liger_recognise_module(nn.Linear(2, 2)) is None
+    assert "no fit is for a module with forward(input) and the parts none" in str(liger_recognise_module(PlainMLP()))
+
+
+class PlainMLP(nn.Sequential):
+    """A name that makes one expect a fit, and nothing to fit."""
+
+
+def test_two_plugins_that_recognise_one_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = registry().plugins
+    call = plugins.call
+
+    def twice(hook: str, **kwargs: Any) -> Any:
+        answers = call(hook, **kwargs)
+        return answers * 2 if hook == "liger_recognise_module" else answers
+
+    monkeypatch.setattr(plugins, "call", twice)
+    reasons = {row.reason for row in liger.plan(build("mistral")).rows}
+    assert any(
+        "it is recognised by liger-hf" in reason and "disable one of the plugins" in reason for reason in reasons
+    )
+
+
+def test_known_words_of_the_generator_are_the_same_fits() -> None:
+    assert recognise_module(build("phi3").model.layers[0].mlp) == fits.packed_mlp(act="silu")
+    assert step(build("phi3"), **batch())[0] > 0
+
+
+class DropoutMLP(AcmeMLP):
+    """Gated, with a dropout that no child shows."""
+
+    rate = 0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(nn.functional.dropout(hidden, self.config.rate, self.training))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_is_seen_also_in_evaluation(rate: float, training: bool) -> None:
+    module = DropoutMLP(8).train(training)
+    module.config = SimpleNamespace(rate=rate)
+    state = torch.random.get_rng_state()
+    found = recognise_module(module)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert found == fits.gated_mlp(act="silu") if rate == 0 else "differs in training" in str(found)
+
+
+def test_a_norm_over_other_dimensions_is_refused() -> None:
+    """Over channels and positions: equal to a layer norm on one row for each sample."""
+    assert "number of channels" in str(recognise_module(nn.GroupNorm(1, 8)))
