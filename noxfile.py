@@ -151,11 +151,11 @@ def types(session: nox.Session) -> None:
 @nox.session(tags=["ci", "full"])
 def wheels(session: nox.Session) -> None:
     """Build the wheel of every package once; the other sessions install from here."""
-    session.install("-c", "constraints.txt", "hatchling", "build")
+    session.install("-c", "constraints.txt", "hatchling")
     shutil.rmtree(WHEELS, ignore_errors=True)
     for package in PACKAGES.values():
-        folder = str(package.folder)
-        session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(WHEELS), folder, silent=True)
+        with session.chdir(package.folder):  # without `build` around it: the same wheel in half the time
+            session.run("python", "-m", "hatchling", "build", "-t", "wheel", "-d", str(WHEELS), silent=True)
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from liger._known import MODELS
 from liger.declare import Fit, ModelPatch
 from liger.registry import Registry
-from liger.report import Row
+from liger.report import UNNAMED, Row
 from liger.swap import original_class
 
 if TYPE_CHECKING:
@@ -132,8 +132,11 @@ def _recognised(path: str, module: Module, around: Sequence[Scope], reg: Registr
             yield from _head(path, module, fit, info.owner, around, RECOGNISED)
         else:
             yield Candidate(path, module, fit, info.owner, _around(path), RECOGNISED)
-    else:
+    elif around[-1].patch is None:
         yield from (replace(row, reason=str(reason), owner=info.owner) for info, reason in answers[:1])
+    else:  # what its declaration leaves out of the towers inside is no mistake (the MLPs of CLIP and SigLIP)
+        row = replace(row, status="skipped")
+        yield from (replace(row, reason=f"{UNNAMED}{reason}", owner=info.owner) for info, reason in answers[:1])
 
 
 def _head(path: str, model: Module, fit: Fit, owner: str, around: Sequence[Scope], reason: str = "") -> Iterator[Found]:

@@ -12,6 +12,8 @@ from typing import Any, Literal
 Status = Literal["applied", "skipped", "refused", "deferred"]
 IDLE = "its forward does not call "
 """How ``Fit.match`` begins the reason for a module that never comes to the op, as others of its class may."""
+UNNAMED = "the declaration around it does not name it, and "
+"""How the reason begins for a module inside a declared model that no fit suits either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +39,11 @@ class Row:
 
     @property
     def idle(self) -> bool:
-        """Whether there was nothing to replace: the module never comes to the op, but others of its class do."""
-        return self.status == "skipped" and self.reason.startswith(IDLE)
+        """Whether there was nothing to replace.
+
+        The module never comes to the op, but others of its class do; or no declaration names it and no fit suits it.
+        """
+        return self.status == "skipped" and self.reason.startswith((IDLE, UNNAMED))
 
 
 @dataclass(slots=True)
