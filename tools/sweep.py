@@ -207,8 +207,8 @@ def line(outcome: Outcome) -> str:
 HEAD = """# Model types of transformers {version}
 
 Written by `nox -s sweep -- --all --write`. Of each language model type of transformers a small model was built, patched
-with reference kernels and compared with unpatched: loss and all gradients in fp32. Nothing is declared for most of
-these types: their parts are recognised, and what is not known is left alone.
+with reference kernels and compared with unpatched: loss and all gradients in fp32. The parts of a type that no package
+declares are recognised, and what is not known is left alone.
 
 {counts}
 
