@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -27,19 +26,10 @@ def test_nothing_heavy_is_imported(code):
 
 
 def test_import_takes_less_than_200_ms():
-    def seconds():
-        start = time.perf_counter()
-        run("import liger")
-        return time.perf_counter() - start
-
-    bare = min(_bare() for _ in range(5))
-    assert min(seconds() for _ in range(5)) - bare < 0.2
-
-
-def _bare():
-    start = time.perf_counter()
-    run("pass")
-    return time.perf_counter() - start
+    """Of processor time: how busy the machine is does not count."""
+    times = [float(run("import time\nimport liger\nprint(time.process_time())")) for _ in range(5)]
+    bare = [float(run("import time\nprint(time.process_time())")) for _ in range(5)]
+    assert min(times) - min(bare) < 0.2
 
 
 def test_unknown_attribute_names_itself():
