@@ -17,6 +17,7 @@ from liger_kernels_loss._rows_triton import LN2
 
 # KL of beta = 0, tvd, KL of beta = 1, the others; the gradients of the last two hold logarithms
 FORWARD, VARIATION, REVERSE, BETWEEN = (tl.constexpr(i) for i in range(4))
+LOWEST = tl.constexpr(-1000.0)  # a log-prob whose probability is 0
 NUMBERS = ["R", "blocks", "dy_stride", "ignore_index", "beta", "scale", "slope"]
 
 
@@ -39,22 +40,19 @@ def _whole(top, total, scale):
 
 @triton.jit
 def _mixture(lq, lp, beta):
-    """Log-probs -> max(q, p), the smaller's part of it e <= 1, |log2 p - log2 q|, u = m / max(q, p), whether p > q.
-
-    Only the difference may be large, and its exponential is at most 1: nothing overflows; u >= min(beta, 1 - beta).
-    """
-    greater = tl.maximum(lq, lp)
-    apart = tl.where(greater == -float("inf"), 0.0, lp - lq)
-    teacher = apart > 0
-    apart = tl.minimum(tl.abs(apart), 1000.0)  # inf times e = 0 would be nan
-    e = tl.exp2(-apart)
-    near = tl.where(teacher, beta, 1.0 - beta)
-    return tl.exp2(greater), e, apart, near + (1.0 - near) * e, teacher
+    """Log-probs -> q, p, and log2 q and log2 p above log2 m, m = beta * p + (1 - beta) * q."""
+    lq, lp = tl.maximum(lq, LOWEST), tl.maximum(lp, LOWEST)  # 0 times -inf would be nan
+    q, p = tl.exp2(lq), tl.exp2(lp)
+    lm = log2(beta * p + (1.0 - beta) * q)
+    return q, p, lq - lm, lp - lm
 
 
 @triton.jit
 def _terms(lq, lp, beta, FORM: tl.constexpr):
-    """-> the terms of the loss, and q * g, whose sum the gradient needs; logarithms to base 2."""
+    """-> the terms of the loss, and q * g, whose sum the gradient needs; logarithms to base 2.
+
+    BETWEEN: of the teacher's part of the loss without beta, and of the student's, without 1 - beta.
+    """
     if FORM == FORWARD:
         p = tl.exp2(lp)
         loss = tl.where(p == 0.0, 0.0, p * (lp - lq))
@@ -64,12 +62,8 @@ def _terms(lq, lp, beta, FORM: tl.constexpr):
         loss = tl.where(q == 0.0, 0.0, q * (lq - lp))
         pull = loss
     elif FORM == BETWEEN:
-        most, e, apart, u, teacher = _mixture(lq, lp, beta)
-        w = log2(u)
-        far = tl.where(teacher, 1.0 - beta, beta) * e  # the smaller one's part of m / max(q, p)
-        loss = -most * (u * w + far * apart)
-        q = tl.where(teacher, most * e, most)
-        pull = -(1.0 - beta) * q * (w + tl.where(teacher, apart, 0.0))
+        q, p, above, p_above = _mixture(lq, lp, beta)
+        loss, pull = p * p_above, q * above
     else:
         q, p = tl.exp2(lq), tl.exp2(lp)
         loss = 0.5 * tl.abs(q - p)
@@ -92,9 +86,8 @@ def _gradient(lq, lp, pull, beta, FORM: tl.constexpr):
         q = tl.exp2(lq)
         d = tl.where(q == 0.0, 0.0, q * ((lq - lp) - pull))
     elif FORM == BETWEEN:
-        most, e, apart, u, teacher = _mixture(lq, lp, beta)
-        q = tl.where(teacher, most * e, most)
-        d = -q * ((1.0 - beta) * (log2(u) + tl.where(teacher, apart, 0.0)) + pull)
+        q, _, above, _ = _mixture(lq, lp, beta)
+        d = q * (above - pull)
     else:
         d = tl.exp2(lq) * (_sign(lq, lp) - pull)
     return d
@@ -143,6 +136,10 @@ def _row(
             pulls += block_sum(pull)
     wrong = 0.0 * (q_log + p_log)  # nan if a logit is nan or inf, which comparisons above would hide
     pull = tl.sum(pulls, axis=0) + wrong
+    loss = tl.sum(losses, axis=0)
+    if FORM == BETWEEN:
+        loss = beta * loss + (1.0 - beta) * pull
+        factor *= 1.0 - beta
     if GRADIENT:
         for i in range(blocks):
             cols = (i if FORM != FORWARD else blocks - 1 - i) * BLOCK + within
@@ -152,8 +149,10 @@ def _row(
             tl.store(d_ptr + cols, d.to(d_ptr.dtype.element_ty), mask=cols < V, eviction_policy="evict_first")
             if FORM == FORWARD and loss_ptr is not None:
                 losses += block_sum(_terms(lq, lp, beta, FORM)[0])
+    if FORM == FORWARD and GRADIENT:
+        loss = tl.sum(losses, axis=0)
     if loss_ptr is not None:
-        tl.store(loss_ptr, tl.sum(losses, axis=0) * (1.0 if FORM == VARIATION else LN2) + wrong)
+        tl.store(loss_ptr, loss * (1.0 if FORM == VARIATION else LN2) + wrong)
 
 
 # -- Rows --------------------------------------------------------------------------------------------------------------
