@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers import Phi3Config, Phi4MultimodalConfig, PhiConfig, PhimoeConfig
+from transformers import Phi3Config, Phi4MultimodalConfig, PhiConfig
 
 _SMALL: dict[str, Any] = {
     "vocab_size": 256,
@@ -27,11 +27,6 @@ def phi3() -> Phi3Config:
 def phi() -> PhiConfig:
     """Attention and MLP side by side; half of each head is rotated."""
     return PhiConfig(**_SMALL, qk_layernorm=True)
-
-
-def phimoe() -> PhimoeConfig:
-    """Four experts; no jitter, which would be another one in each run."""
-    return PhimoeConfig(**{**_SMALL, "intermediate_size": 64}, num_local_experts=4, router_jitter_noise=0.0)
 
 
 def phi4_multimodal() -> Phi4MultimodalConfig:
