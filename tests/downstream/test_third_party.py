@@ -98,12 +98,12 @@ from transformers import AutoModelForCausalLM, CwmConfig
 sizes = dict(hidden_size=16, intermediate_size=16, num_attention_heads=2, num_key_value_heads=1)
 config = CwmConfig(vocab_size=64, num_hidden_layers=1, **sizes)
 report = liger.autopatch(AutoModelForCausalLM.from_config(config))
-assert not report.applied
+assert {row.reason for row in report.applied} == {"recognised"}  # as if it were not installed
 assert "llama" in registry().models  # the others go on
-print(report.rows[0].reason)
+print(*registry().plugins.failed)
 """
     reason = run(code, site)
-    assert "'cwm'" in reason and "acme-cwm 0.3" in reason
+    assert "acme-cwm 0.3" in reason
     assert "written for plugin API 0, this liger has 1; install a newer version of the plugin" in reason
 
 

@@ -12,5 +12,5 @@ def cwm():
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=128,
-        sliding_window=None,
+        sliding_window=64,
     )
