@@ -14,7 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 import liger
-from liger.declare import Fit
+from liger.declare import Fit, load
 from liger.errors import PatchRefused
 from liger.registry import registry
 from liger.testing import count_ops
@@ -422,3 +422,33 @@ def test_dropout_is_seen_also_in_evaluation(rate: float, training: bool) -> None
 def test_a_norm_over_other_dimensions_is_refused() -> None:
     """Over channels and positions: equal to a layer norm on one row for each sample."""
     assert "number of channels" in str(recognise_module(nn.GroupNorm(1, 8)))
+
+
+class HoldingMLP(AcmeMLP):
+    """Gated, with a factor that it holds in some way."""
+
+    def __init__(self, factor: Any, layer_idx: int = 0) -> None:
+        super().__init__(8)
+        self.factor, self.layer_idx = factor, layer_idx
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = self.factor["x"][self.layer_idx] if isinstance(self.factor, dict) else self.factor
+        hidden = self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(hidden) * (factor(1.0) if callable(factor) else factor)
+
+
+@pytest.mark.parametrize(
+    "one, two",
+    [
+        ((torch.tensor(1.0),), (torch.tensor(2.0),)),
+        ((lambda x: x,), (lambda x: 2 * x,)),
+        (({"x": [1.0]},), ({"x": [2.0]},)),
+        (({"x": [1.0, 2.0]}, 0), ({"x": [1.0, 2.0]}, 1)),
+    ],
+    ids=["tensor", "function", "nested", "layer"],
+)
+def test_modules_of_one_class_that_hold_something_else(one: tuple[Any, ...], two: tuple[Any, ...]) -> None:
+    """What was found out about the first must not be taken for the second."""
+    match = load("liger_hf.mlps:match_gated_mlp")
+    assert match(HoldingMLP(*one), {}) is None
+    assert "does not compute silu_mul" in match(HoldingMLP(*two), {})

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdRef
 
 from liger.declare import load
 from liger.errors import ContractViolation
@@ -48,22 +49,49 @@ def differs(
     """
     shapes = tuple((n, p if p is None else tuple(p.shape)) for n, p in module._parameters.items())
     kept = tuple(repr(getattr(module, name)) for name in keep)
-    key = (original_class(module), op, adapter, tuple(inputs), *options.items(), plain(module), shapes, kept)
+    at = getattr(module, "layer_idx", None)
+    key = (original_class(module), op, adapter, tuple(inputs), *options.items(), held(module), at, shapes, kept)
     if key not in _compared:
         _compared[key] = _compare(module, options, op, adapter.__liger_adapter__, inputs, keep, mixed)
     return _compared[key]
 
 
 def plain(module: nn.Module) -> tuple[tuple[str, Any], ...]:
-    """Attributes, its config's too, that may decide what forward does; not which layer it is, nor training or not."""
+    """Numbers and words, its config's too, that may decide what forward does; not which layer it is, nor the mode."""
     kept, config = (bool, int, float, str), module.__dict__.get("config")
     settings = {} if config is None else getattr(config, "__dict__", {})
     return tuple(
         (n, v)
-        for held in (vars(module), settings)
-        for n, v in held.items()
+        for values in (vars(module), settings)
+        for n, v in values.items()
         if isinstance(v, kept) and n not in ("layer_idx", "training")
     )
+
+
+def held(module: nn.Module) -> tuple[Any, ...]:
+    """The same with everything else that it holds: functions, lists, tensors, buffers that stay as they are."""
+    kept = {n: b for n, b in module._buffers.items() if b is not None and not b.is_floating_point()}
+    config = getattr(module.__dict__.get("config"), "__dict__", {})
+    values = {n: v for n, v in vars(module).items() if n not in NOT_HELD and not n.startswith("_liger_")}
+    return tuple((n, _identity(v)) for values in (values, config, kept) for n, v in values.items())
+
+
+NOT_HELD = frozenset((*vars(nn.Module()), "config", "layer_idx", "forward", "_hf_hook", "_old_forward"))
+"""Attributes that the stand-in replaces, or that upstream's method does not read."""
+
+
+def _identity(value: Any) -> Any:
+    """Equal for values that are known to be equal: an object that cannot be looked into equals itself alone."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value), *map(_identity, value)
+    if isinstance(value, dict):
+        return dict, *((_identity(k), _identity(v)) for k, v in value.items())
+    try:
+        return WeakIdRef(value)
+    except TypeError:  # a dtype, a slice
+        return repr(value)
 
 
 _compared: dict[tuple[Any, ...], str | None] = {}
