@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -452,3 +453,54 @@ def test_modules_of_one_class_that_hold_something_else(one: tuple[Any, ...], two
     match = load("liger_hf.mlps:match_gated_mlp")
     assert match(HoldingMLP(*one), {}) is None
     assert "does not compute silu_mul" in match(HoldingMLP(*two), {})
+
+
+class WatchedMLP(AcmeMLP):
+    """Gated, and in training something else happens."""
+
+    def __init__(self, does: Any) -> None:
+        super().__init__(8)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.does, self.log = does, []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+        if self.training:
+            self.does(self, hidden)
+        return self.down_proj(hidden)
+
+
+@pytest.mark.parametrize(
+    "does, reason",
+    [
+        (lambda m, hidden: None, None),
+        (lambda m, hidden: setattr(m, "last", hidden), "its forward changes last of the module"),
+        (lambda m, hidden: m.log.append(hidden), "its forward changes log of the module"),
+        (lambda m, hidden: m.calls.add_(1), "its forward changes calls of the module"),
+        (lambda m, hidden: random.random(), "its forward draws random numbers"),
+        (lambda m, hidden: torch.rand(()), "its forward draws random numbers"),
+    ],
+    ids=["nothing", "attribute", "list", "buffer", "python's numbers", "torch's numbers"],
+)
+def test_what_a_forward_does_beside_its_result(does: Any, reason: str | None) -> None:
+    """An op would not do it: a layer that is dropped at times looks right in most calls."""
+    module = WatchedMLP(does)
+    state = random.getstate(), torch.random.get_rng_state().tolist()
+    assert load("liger_hf.mlps:match_gated_mlp")(module, {}) == reason
+    assert (random.getstate(), torch.random.get_rng_state().tolist()) == state
+    assert module.calls == 0 and not hasattr(module, "last")
+
+
+class DropoutSiLU(nn.SiLU):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_in_an_activation_is_seen_also_in_evaluation(training: bool) -> None:
+    module = AcmeMLP(8)
+    module.act_fn = DropoutSiLU()
+    module.train(training)
+    reason = load("liger_hf.mlps:match_gated_mlp")(module, {})
+    assert reason == "its activation DropoutSiLU does not compute silu"
+    assert module.act_fn.training == training

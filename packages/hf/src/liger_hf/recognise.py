@@ -142,6 +142,8 @@ STAGES = (
     "its activation",
     "float32 with",
     "bfloat16 with",
+    "its forward changes",
+    "its forward draws",
     "a gradient of",
 )
 """Words of the reasons of ``match``, in the order in which it looks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -114,8 +115,7 @@ def _compare(
         copy.training = training
         tensors = [_rows(shape, generator).to(dtype) for shape in inputs]
         try:
-            with torch.random.fork_rng(devices=[]):
-                expected = cls.forward(copy, *tensors)
+            expected, effect = _watched(functools.partial(cls.forward, copy, *tensors), copy)
         except Exception as error:
             if dtype != weights:
                 continue
@@ -124,6 +124,8 @@ def _compare(
         if found.dtype != expected.dtype or not torch.equal(found, expected):
             when = " in training" if training else ""
             return f"its forward does not compute {op} {said(options)}: {dtype} with {weights} parameters differs{when}"
+        if effect is not None:
+            return effect
     copy = stand_in(module, torch.float32, generator, keep)
     names = [name for name, value in copy._parameters.items() if value is not None and value.is_floating_point()]
 
@@ -136,6 +138,30 @@ def _compare(
         functools.partial(run, functools.partial(adapter, reference, copy, **options)),
         [*(_rows(shape, generator) for shape in inputs), *(copy._parameters[name] for name in names)],
     )
+
+
+def _watched(function: Callable[[], Tensor], module: nn.Module) -> tuple[Tensor, str | None]:
+    """The result of ``function``, and what it did beside computing it, which an op would not do.
+
+    Random numbers are put back; a stand-in of ``module`` may be left changed.
+    """
+    before, drawn = _state(module), random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            start = torch.random.get_rng_state()
+            result = function()
+            draws = random.getstate() != drawn or not torch.equal(torch.random.get_rng_state(), start)
+    finally:
+        random.setstate(drawn)
+    changed = sorted({name for name, *_ in _state(module) - before})
+    if changed:
+        return result, f"its forward changes {', '.join(changed)} of the module"
+    return result, "its forward draws random numbers" if draws else None
+
+
+def _state(module: nn.Module) -> set[tuple[Any, ...]]:
+    """What a module holds, and how often its buffers were written."""
+    return {*held(module), *((n, b._version) for n, b in module._buffers.items() if b is not None)}
 
 
 def gradients_differ(upstream: Callable[..., Any], ours: Callable[..., Any], leaves: Sequence[Tensor]) -> str | None:
@@ -175,13 +201,13 @@ def stand_in(module: nn.Module, dtype: torch.dtype, generator: torch.Generator, 
     """A copy of the module on the CPU with random parameters of ``dtype``, whose children but ``keep`` are stubs."""
     copy = quiet(module)
 
-    def random(t: Tensor | None) -> Tensor | None:
+    def noise(t: Tensor | None) -> Tensor | None:
         if t is None or not t.is_floating_point():
-            return t
+            return t if t is None else t.clone()  # a forward that counts must not count this
         return nn.Parameter(torch.randn(t.shape, generator=generator).to(dtype), requires_grad=False)
 
     for kind in ("_parameters", "_buffers"):
-        copy.__dict__[kind] = {name: random(t) for name, t in copy.__dict__[kind].items()}
+        copy.__dict__[kind] = {name: noise(t) for name, t in copy.__dict__[kind].items()}
     copy.__dict__["_modules"] = {
         name: child if child is None or name in keep else Stub(functools.partial(_project, at + 1))
         for at, (name, child) in enumerate(copy._modules.items())
