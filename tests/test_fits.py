@@ -289,7 +289,7 @@ def test_gated_mlps_with_other_names(model: str) -> None:
     assert torch.equal(patched(module, x), module(x))
     swapped = {**fit.options, "gate": fit.options.get("up", "up_proj"), "up": fit.options.get("gate", "gate_proj")}
     assert "does not compute silu_mul" in load(fit.match)(module, swapped)
-    with pytest.raises(ValueError, match="the names are the usual ones"):
+    with pytest.raises(ValueError, match="multipliers=True takes no other names"):
         fits.gated_mlp(act="silu", multipliers=True, act_fn=None)
 
 
