@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 import random
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -504,3 +505,19 @@ def test_dropout_in_an_activation_is_seen_also_in_evaluation(training: bool) -> 
     reason = load("liger_hf.mlps:match_gated_mlp")(module, {})
     assert reason == "its activation DropoutSiLU does not compute silu"
     assert module.act_fn.training == training
+
+
+def test_the_rotary_function_is_that_of_an_inherited_forward() -> None:
+    """The module of the subclass has a function of the same name that rotates otherwise."""
+    from transformers.models.cohere import modeling_cohere
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    home = ModuleType("acme_attention")
+    vars(home).update(Base=modeling_cohere.CohereAttention, apply_rotary_pos_emb=apply_rotary_pos_emb)
+    sys.modules[home.__name__] = home
+    exec("class Attention(Base): pass", vars(home))
+    try:
+        found = recognise_module(home.Attention(build("cohere").config, 0))
+    finally:
+        del sys.modules[home.__name__]
+    assert found == fits.rope("interleaved", cast="fp32") == recognise_module(build("cohere").model.layers[0].self_attn)
