@@ -255,6 +255,33 @@ def test_logits_that_are_used_after_the_loss() -> None:
     assert (row.status, row.reason) == ("refused", "its forward uses the logits after the loss")
 
 
+@pytest.mark.parametrize("of", [torch.sum, lambda x: x.logsumexp(-1).square().mean()])
+def test_a_term_of_the_loss_that_needs_no_logits_to_be_computed(of: Any) -> None:
+    """Of logits of no width it has a value, which is another one."""
+
+    class Model(AcmeForCausalLM):
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> Any:
+            out = super().forward(input_ids, labels)
+            return CausalLMOutput(loss=out.loss + of(out.logits), logits=out.logits)
+
+    row = next(row for row in liger.plan(Model(AcmeConfig())).rows if row.cls == "Model")
+    assert (row.status, row.reason) == ("refused", "its forward uses the logits after the loss")
+
+
+def test_a_parameter_between_head_and_loss() -> None:
+    class Model(AcmeForCausalLM):
+        def __init__(self, config: AcmeConfig) -> None:
+            super().__init__(config)
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> Any:
+            logits = self.lm_head(self.model(input_ids).last_hidden_state) * self.scale
+            return CausalLMOutput(loss=self.loss_function(logits, labels, self.config.vocab_size), logits=logits)
+
+    row = next(row for row in liger.plan(Model(AcmeConfig())).rows if row.cls == "Model")
+    assert row.status == "refused" and "between head and loss, its forward uses a parameter" in row.reason
+
+
 def test_a_gradient_cut_between_head_and_loss() -> None:
     class Model(AcmeForCausalLM):
         def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> Any:
