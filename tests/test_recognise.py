@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import random
 import sys
@@ -280,6 +281,34 @@ def test_a_parameter_between_head_and_loss() -> None:
 
     row = next(row for row in liger.plan(Model(AcmeConfig())).rows if row.cls == "Model")
     assert row.status == "refused" and "between head and loss, its forward uses a parameter" in row.reason
+
+
+def double_the_loss(model: Any) -> None:
+    upstream = model.loss_function
+    model.loss_function = functools.wraps(upstream)(lambda *args, **kwargs: 2 * upstream(*args, **kwargs))
+
+
+def double_the_logits(model: Any) -> None:
+    model.lm_head.forward = lambda x: nn.functional.linear(2 * x, model.lm_head.weight)
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        (double_the_loss, "its loss function is a wrapper of ForCausalLMLoss, not ForCausalLMLoss"),
+        (double_the_logits, f"a hook or forward of {__name__}.double_the_logits"),
+    ],
+)
+def test_a_loss_or_a_head_that_was_replaced_on_the_model(change: Any, reason: str) -> None:
+    """Before patching it is refused, afterwards upstream's path runs."""
+    before, after, plain = acme(), acme(), acme()
+    change(before)
+    row = next(row for row in liger.plan(before).rows if row.cls == "AcmeForCausalLM")
+    assert row.status == "refused" and reason in row.reason
+    liger.autopatch(after, prefer="reference")
+    change(after), change(plain)
+    expect_equal_step(plain, after, **IDS)
+    assert not liger.supports(after, "fused_loss")
 
 
 def test_a_gradient_cut_between_head_and_loss() -> None:
