@@ -577,3 +577,11 @@ def test_the_rotary_function_is_that_of_an_inherited_forward() -> None:
     finally:
         del sys.modules[home.__name__]
     assert found == fits.rope("interleaved", cast="fp32") == recognise_module(build("cohere").model.layers[0].self_attn)
+
+
+@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
+def test_a_hook_on_an_activation_that_would_no_longer_be_called(kind: str) -> None:
+    module = AcmeMLP(8)
+    getattr(module.act_fn, f"register_{kind}_hook")(lambda *args: None)
+    reason = load("liger_hf.mlps:match_gated_mlp")(module, {})
+    assert reason == "hooks on its activation SiLU would no longer be called"

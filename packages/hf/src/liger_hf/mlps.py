@@ -123,7 +123,7 @@ def _activation(act: Any, want: str, activation: Callable[[Tensor], Tensor]) -> 
     if isinstance(act, nn.Module):
         if any(True for _ in act.parameters()):
             return f"its activation {type(act).__name__} has parameters"
-        if act._forward_hooks or act._forward_pre_hooks or act._backward_hooks:
+        if act._forward_hooks or act._forward_pre_hooks or act._backward_hooks or act._backward_pre_hooks:
             return f"hooks on its activation {type(act).__name__} would no longer be called"
     if not _computes(act, activation):
         return f"its activation {getattr(act, '__name__', type(act).__name__)} does not compute {want}"
