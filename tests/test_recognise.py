@@ -585,3 +585,17 @@ def test_a_hook_on_an_activation_that_would_no_longer_be_called(kind: str) -> No
     getattr(module.act_fn, f"register_{kind}_hook")(lambda *args: None)
     reason = load("liger_hf.mlps:match_gated_mlp")(module, {})
     assert reason == "hooks on its activation SiLU would no longer be called"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_projections_outside_autocast(device: str) -> None:
+    """Upstream computes them in fp32; ours would not."""
+
+    class FullMLP(AcmeMLP):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast(device, enabled=False):
+                return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+    reason = load("liger_hf.mlps:match_gated_mlp")(FullMLP(8), {})
+    assert reason == "its forward turns autocast off or on for its projections"
+    assert not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")

@@ -144,6 +144,7 @@ STAGES = (
     "bfloat16 with",
     "its forward changes",
     "its forward draws",
+    "its forward turns",
     "a gradient of",
 )
 """Words of the reasons of ``match``, in the order in which it looks."""
@@ -151,7 +152,8 @@ STAGES = (
 
 def _how_far(reason: str) -> int:
     """How much of a module was right before ``reason`` was found."""
-    return max((at for at, words in enumerate(STAGES) if words in reason), default=len(STAGES) // 2 if reason else 0)
+    failed = STAGES.index("its activation") if reason else 0  # a probe failed: before anything could be compared
+    return max((at for at, words in enumerate(STAGES) if words in reason), default=failed)
 
 
 def _mismatch(part: nn.Module, make: Callable[..., Fit], options: dict[str, Any]) -> tuple[str, str | None]:

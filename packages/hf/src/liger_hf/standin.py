@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -127,6 +128,11 @@ def _compare(
         if effect is not None:
             return effect
     copy = stand_in(module, torch.float32, generator, keep)
+    if copy._modules and len(inputs) == 1:
+        with _autocast(), torch.no_grad():
+            x = _rows(inputs[0], generator)
+            if not torch.equal(cls.forward(copy, x), adapter(reference, copy, x, **options)):
+                return "its forward turns autocast off or on for its projections"
     names = [name for name, value in copy._parameters.items() if value is not None and value.is_floating_point()]
 
     def run(forward: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
@@ -222,8 +228,25 @@ def _rows(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def _project(at: int, x: Tensor) -> Tensor:
-    """(..., H) -> (..., 2 H): stands in for a projection, another one for each ``at``."""
-    return torch.cat((x * at, x.flip(-1) - 0.25 * at), dim=-1)
+    """(..., H) -> (..., 2 H): stands in for a projection, another one for each ``at`` and under autocast."""
+    shift = at + sum(torch.is_autocast_enabled(device) for device in AUTOCAST)
+    return torch.cat((x * at, x.flip(-1) - 0.25 * shift), dim=-1)
+
+
+AUTOCAST = ("cpu", "cuda")
+
+
+@contextmanager
+def _autocast() -> Iterator[None]:
+    """As inside ``torch.autocast`` of both devices, which also works where one is missing."""
+    before = [torch.is_autocast_enabled(device) for device in AUTOCAST]
+    try:
+        for device in AUTOCAST:
+            torch.set_autocast_enabled(device, True)
+        yield
+    finally:
+        for device, enabled in zip(AUTOCAST, before, strict=True):
+            torch.set_autocast_enabled(device, enabled)
 
 
 def readable(weight: Tensor, name: str) -> str | None:
