@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
-from types import SimpleNamespace
+import random
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 import liger
-from liger.declare import Fit
+from liger.declare import Fit, load
 from liger.errors import PatchRefused
 from liger.registry import registry
 from liger.testing import count_ops
@@ -253,6 +256,61 @@ def test_logits_that_are_used_after_the_loss() -> None:
     assert (row.status, row.reason) == ("refused", "its forward uses the logits after the loss")
 
 
+@pytest.mark.parametrize("of", [torch.sum, lambda x: x.logsumexp(-1).square().mean()])
+def test_a_term_of_the_loss_that_needs_no_logits_to_be_computed(of: Any) -> None:
+    """Of logits of no width it has a value, which is another one."""
+
+    class Model(AcmeForCausalLM):
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> Any:
+            out = super().forward(input_ids, labels)
+            return CausalLMOutput(loss=out.loss + of(out.logits), logits=out.logits)
+
+    row = next(row for row in liger.plan(Model(AcmeConfig())).rows if row.cls == "Model")
+    assert (row.status, row.reason) == ("refused", "its forward uses the logits after the loss")
+
+
+def test_a_parameter_between_head_and_loss() -> None:
+    class Model(AcmeForCausalLM):
+        def __init__(self, config: AcmeConfig) -> None:
+            super().__init__(config)
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> Any:
+            logits = self.lm_head(self.model(input_ids).last_hidden_state) * self.scale
+            return CausalLMOutput(loss=self.loss_function(logits, labels, self.config.vocab_size), logits=logits)
+
+    row = next(row for row in liger.plan(Model(AcmeConfig())).rows if row.cls == "Model")
+    assert row.status == "refused" and "between head and loss, its forward uses a parameter" in row.reason
+
+
+def double_the_loss(model: Any) -> None:
+    upstream = model.loss_function
+    model.loss_function = functools.wraps(upstream)(lambda *args, **kwargs: 2 * upstream(*args, **kwargs))
+
+
+def double_the_logits(model: Any) -> None:
+    model.lm_head.forward = lambda x: nn.functional.linear(2 * x, model.lm_head.weight)
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        (double_the_loss, "its loss function is a wrapper of ForCausalLMLoss, not ForCausalLMLoss"),
+        (double_the_logits, f"a hook or forward of {__name__}.double_the_logits"),
+    ],
+)
+def test_a_loss_or_a_head_that_was_replaced_on_the_model(change: Any, reason: str) -> None:
+    """Before patching it is refused, afterwards upstream's path runs."""
+    before, after, plain = acme(), acme(), acme()
+    change(before)
+    row = next(row for row in liger.plan(before).rows if row.cls == "AcmeForCausalLM")
+    assert row.status == "refused" and reason in row.reason
+    liger.autopatch(after, prefer="reference")
+    change(after), change(plain)
+    expect_equal_step(plain, after, **IDS)
+    assert not liger.supports(after, "fused_loss")
+
+
 def test_a_gradient_cut_between_head_and_loss() -> None:
     class Model(AcmeForCausalLM):
         def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> Any:
@@ -422,3 +480,122 @@ def test_dropout_is_seen_also_in_evaluation(rate: float, training: bool) -> None
 def test_a_norm_over_other_dimensions_is_refused() -> None:
     """Over channels and positions: equal to a layer norm on one row for each sample."""
     assert "number of channels" in str(recognise_module(nn.GroupNorm(1, 8)))
+
+
+class HoldingMLP(AcmeMLP):
+    """Gated, with a factor that it holds in some way."""
+
+    def __init__(self, factor: Any, layer_idx: int = 0) -> None:
+        super().__init__(8)
+        self.factor, self.layer_idx = factor, layer_idx
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = self.factor["x"][self.layer_idx] if isinstance(self.factor, dict) else self.factor
+        hidden = self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(hidden) * (factor(1.0) if callable(factor) else factor)
+
+
+@pytest.mark.parametrize(
+    "one, two",
+    [
+        ((torch.tensor(1.0),), (torch.tensor(2.0),)),
+        ((lambda x: x,), (lambda x: 2 * x,)),
+        (({"x": [1.0]},), ({"x": [2.0]},)),
+        (({"x": [1.0, 2.0]}, 0), ({"x": [1.0, 2.0]}, 1)),
+    ],
+    ids=["tensor", "function", "nested", "layer"],
+)
+def test_modules_of_one_class_that_hold_something_else(one: tuple[Any, ...], two: tuple[Any, ...]) -> None:
+    """What was found out about the first must not be taken for the second."""
+    match = load("liger_hf.mlps:match_gated_mlp")
+    assert match(HoldingMLP(*one), {}) is None
+    assert "does not compute silu_mul" in match(HoldingMLP(*two), {})
+
+
+class WatchedMLP(AcmeMLP):
+    """Gated, and in training something else happens."""
+
+    def __init__(self, does: Any) -> None:
+        super().__init__(8)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.does, self.log = does, []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+        if self.training:
+            self.does(self, hidden)
+        return self.down_proj(hidden)
+
+
+@pytest.mark.parametrize(
+    "does, reason",
+    [
+        (lambda m, hidden: None, None),
+        (lambda m, hidden: setattr(m, "last", hidden), "its forward changes last of the module"),
+        (lambda m, hidden: m.log.append(hidden), "its forward changes log of the module"),
+        (lambda m, hidden: m.calls.add_(1), "its forward changes calls of the module"),
+        (lambda m, hidden: random.random(), "its forward draws random numbers"),
+        (lambda m, hidden: torch.rand(()), "its forward draws random numbers"),
+    ],
+    ids=["nothing", "attribute", "list", "buffer", "python's numbers", "torch's numbers"],
+)
+def test_what_a_forward_does_beside_its_result(does: Any, reason: str | None) -> None:
+    """An op would not do it: a layer that is dropped at times looks right in most calls."""
+    module = WatchedMLP(does)
+    state = random.getstate(), torch.random.get_rng_state().tolist()
+    assert load("liger_hf.mlps:match_gated_mlp")(module, {}) == reason
+    assert (random.getstate(), torch.random.get_rng_state().tolist()) == state
+    assert module.calls == 0 and not hasattr(module, "last")
+
+
+class DropoutSiLU(nn.SiLU):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_in_an_activation_is_seen_also_in_evaluation(training: bool) -> None:
+    module = AcmeMLP(8)
+    module.act_fn = DropoutSiLU()
+    module.train(training)
+    reason = load("liger_hf.mlps:match_gated_mlp")(module, {})
+    assert reason == "its activation DropoutSiLU does not compute silu"
+    assert module.act_fn.training == training
+
+
+def test_the_rotary_function_is_that_of_an_inherited_forward() -> None:
+    """The module of the subclass has a function of the same name that rotates otherwise."""
+    from transformers.models.cohere import modeling_cohere
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    home = ModuleType("acme_attention")
+    vars(home).update(Base=modeling_cohere.CohereAttention, apply_rotary_pos_emb=apply_rotary_pos_emb)
+    sys.modules[home.__name__] = home
+    exec("class Attention(Base): pass", vars(home))
+    try:
+        found = recognise_module(home.Attention(build("cohere").config, 0))
+    finally:
+        del sys.modules[home.__name__]
+    assert found == fits.rope("interleaved", cast="fp32") == recognise_module(build("cohere").model.layers[0].self_attn)
+
+
+@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
+def test_a_hook_on_an_activation_that_would_no_longer_be_called(kind: str) -> None:
+    module = AcmeMLP(8)
+    getattr(module.act_fn, f"register_{kind}_hook")(lambda *args: None)
+    reason = load("liger_hf.mlps:match_gated_mlp")(module, {})
+    assert reason == "hooks on its activation SiLU would no longer be called"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_projections_outside_autocast(device: str) -> None:
+    """Upstream computes them in fp32; ours would not."""
+
+    class FullMLP(AcmeMLP):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast(device, enabled=False):
+                return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+    reason = load("liger_hf.mlps:match_gated_mlp")(FullMLP(8), {})
+    assert reason == "its forward turns autocast off or on for its projections"
+    assert not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")

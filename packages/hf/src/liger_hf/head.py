@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
-from liger.patch import owner_of
+from liger.patch import is_accelerate, owner_of
 from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own, still_patched
 from liger_hf import output, stub, transform
@@ -223,7 +223,7 @@ def _kept(rows: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tens
 # -- When the seam can be used at a call -------------------------------------------------------------------------------
 def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
     """Whether head and loss are still those that were patched; a LoRA on the head or another loss is not."""
-    if getattr(loss(model), "__name__", "") != "ForCausalLMLoss":
+    if _loss_name(loss(model)) != "ForCausalLMLoss":
         return False
     head = model.get_output_embeddings()
     if SLOT in head.__dict__:
@@ -237,11 +237,19 @@ def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
     return bool(heads) and not _hooked(head) and not any(map(_hooked, heads))
 
 
+def _loss_name(loss: Any) -> str:
+    """The name of a loss function, also where ``functools.wraps`` gave it that of another one."""
+    name = getattr(loss, "__name__", "?")
+    return name if getattr(loss, "__wrapped__", None) is None else f"a wrapper of {name}"
+
+
 def _hooked(head: Any) -> str | None:
-    """The owner of a hook on the head that would see hidden states and the loss instead of logits.
+    """The owner of a hook or forward on the head that would see hidden states and the loss instead of logits.
 
     Hooks that gather or move weights are what the seam is made for.
     """
+    if "forward" in head.__dict__ and not is_accelerate(head):
+        return owner_of(head.__dict__["forward"])
     if not (head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks):
         return None
     hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
@@ -272,8 +280,8 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
         if reason := readable(linear.weight, "the head's weight"):
             raise PatchRefused(reason)
         if owner := _hooked(linear):
-            raise PatchRefused(f"a hook of {owner} on its head would no longer see logits: real logits")
-    loss = getattr(cls.loss_function.fget(model), "__name__", "?")  # type: ignore[attr-defined]
+            raise PatchRefused(f"a hook or forward of {owner} on its head would no longer see logits: real logits")
+    loss = _loss_name(cls.loss_function.fget(model))  # type: ignore[attr-defined]
     if loss != "ForCausalLMLoss":
         raise PatchRefused(f"its loss function is {loss}, not ForCausalLMLoss")
     found = transform.find(model, heads[0].out_features, heads[0].in_features)

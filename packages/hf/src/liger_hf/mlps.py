@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -122,17 +123,21 @@ def _activation(act: Any, want: str, activation: Callable[[Tensor], Tensor]) -> 
     if isinstance(act, nn.Module):
         if any(True for _ in act.parameters()):
             return f"its activation {type(act).__name__} has parameters"
-        if act._forward_hooks or act._forward_pre_hooks or act._backward_hooks:
+        if act._forward_hooks or act._forward_pre_hooks or act._backward_hooks or act._backward_pre_hooks:
             return f"hooks on its activation {type(act).__name__} would no longer be called"
     if not _computes(act, activation):
         return f"its activation {getattr(act, '__name__', type(act).__name__)} does not compute {want}"
     return None
 
 
-def _computes(act: Callable[[Tensor], Tensor], activation: Callable[[Tensor], Tensor]) -> bool:
-    for dtype in (torch.float32, torch.bfloat16):
+def _computes(act: Any, activation: Callable[[Tensor], Tensor]) -> bool:
+    """Also in training, where a dropout shows."""
+    for dtype, training in itertools.product((torch.float32, torch.bfloat16), (False, True)):
+        if isinstance(act, nn.Module):
+            act = quiet(act)
+            act.training = training
         x = torch.linspace(-12, 12, 2001, dtype=dtype)
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
             if not torch.equal(act(x), activation(x)):
                 return False
     return True

@@ -24,7 +24,7 @@ from liger.plugins import describe
 from liger.report import IDLE
 from liger.swap import match_signature, original_class
 from liger_hf import fits
-from liger_hf.standin import plain
+from liger_hf.standin import held, plain
 
 Guess = tuple[Callable[..., Fit], dict[str, Any]]
 """A function of ``liger_hf.fits`` and its arguments."""
@@ -112,7 +112,7 @@ def _key(part: nn.Module) -> tuple[Any, ...]:
     """Equal for modules that get the same answer."""
     shapes = tuple((n, p if p is None else (type(p), tuple(p.shape))) for n, p in part._parameters.items())
     children = tuple((n, type(c), plain(c) if c is not None else ()) for n, c in part._modules.items())
-    return original_class(part), plain(part), shapes, children
+    return original_class(part), held(part), shapes, children
 
 
 def _try(part: nn.Module) -> Guess | str | None:
@@ -142,6 +142,9 @@ STAGES = (
     "its activation",
     "float32 with",
     "bfloat16 with",
+    "its forward changes",
+    "its forward draws",
+    "its forward turns",
     "a gradient of",
 )
 """Words of the reasons of ``match``, in the order in which it looks."""
@@ -149,7 +152,8 @@ STAGES = (
 
 def _how_far(reason: str) -> int:
     """How much of a module was right before ``reason`` was found."""
-    return max((at for at, words in enumerate(STAGES) if words in reason), default=len(STAGES) // 2 if reason else 0)
+    failed = STAGES.index("its activation") if reason else 0  # a probe failed: before anything could be compared
+    return max((at for at, words in enumerate(STAGES) if words in reason), default=failed)
 
 
 def _mismatch(part: nn.Module, make: Callable[..., Fit], options: dict[str, Any]) -> tuple[str, str | None]:

@@ -27,8 +27,14 @@ Rotate = Callable[..., tuple[Tensor, Tensor]]
 
 def rope(original: type, op: Rotate, *, function: str, layout: str, tables: str, cast: str) -> Namespace:
     """Adapter: ``forward`` becomes the clone."""
-    upstream = inspect.getmodule(original).__dict__[function]
+    upstream = _called(original, function)
     return {"forward": clone(original.forward, function, as_upstream(upstream, op, layout, tables, cast))}  # type: ignore[attr-defined]
+
+
+def _called(cls: Any, function: str) -> Any:
+    """What its forward finds under the name, which may be inherited from a class of another module."""
+    layer: Any = inspect.unwrap(cls.forward, stop=lambda layer: uses_global(layer, function))  # type: ignore[arg-type]
+    return layer.__globals__.get(function)
 
 
 def rope_complex(original: type, op: Rotate, *, function: str, unsqueeze_dim: int) -> Namespace:
@@ -139,9 +145,9 @@ def _match(
     probe: Callable[[], Probe],
 ) -> str | None:
     cls: Any = original_class(module)
-    upstream = inspect.getmodule(cls).__dict__.get(function)
+    upstream = _called(cls, function)
     if not isinstance(upstream, types.FunctionType):
-        return f"{cls.__module__} has no function {function!r}"
+        return f"{cls.forward.__module__} has no function {function!r}"
     if reason := computes(upstream):
         return reason
     key = cls, function, plain(module)  # of a model's layers some may have no positional encoding (smollm3, llama4)

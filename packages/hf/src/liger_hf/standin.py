@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdRef
 
 from liger.declare import load
 from liger.errors import ContractViolation
@@ -48,22 +51,49 @@ def differs(
     """
     shapes = tuple((n, p if p is None else tuple(p.shape)) for n, p in module._parameters.items())
     kept = tuple(repr(getattr(module, name)) for name in keep)
-    key = (original_class(module), op, adapter, tuple(inputs), *options.items(), plain(module), shapes, kept)
+    at = getattr(module, "layer_idx", None)
+    key = (original_class(module), op, adapter, tuple(inputs), *options.items(), held(module), at, shapes, kept)
     if key not in _compared:
         _compared[key] = _compare(module, options, op, adapter.__liger_adapter__, inputs, keep, mixed)
     return _compared[key]
 
 
 def plain(module: nn.Module) -> tuple[tuple[str, Any], ...]:
-    """Attributes, its config's too, that may decide what forward does; not which layer it is, nor training or not."""
+    """Numbers and words, its config's too, that may decide what forward does; not which layer it is, nor the mode."""
     kept, config = (bool, int, float, str), module.__dict__.get("config")
     settings = {} if config is None else getattr(config, "__dict__", {})
     return tuple(
         (n, v)
-        for held in (vars(module), settings)
-        for n, v in held.items()
+        for values in (vars(module), settings)
+        for n, v in values.items()
         if isinstance(v, kept) and n not in ("layer_idx", "training")
     )
+
+
+def held(module: nn.Module) -> tuple[Any, ...]:
+    """The same with everything else that it holds: functions, lists, tensors, buffers that stay as they are."""
+    kept = {n: b for n, b in module._buffers.items() if b is not None and not b.is_floating_point()}
+    config = getattr(module.__dict__.get("config"), "__dict__", {})
+    values = {n: v for n, v in vars(module).items() if n not in NOT_HELD and not n.startswith("_liger_")}
+    return tuple((n, _identity(v)) for values in (values, config, kept) for n, v in values.items())
+
+
+NOT_HELD = frozenset((*vars(nn.Module()), "config", "layer_idx", "forward", "_hf_hook", "_old_forward"))
+"""Attributes that the stand-in replaces, or that upstream's method does not read."""
+
+
+def _identity(value: Any) -> Any:
+    """Equal for values that are known to be equal: an object that cannot be looked into equals itself alone."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value), *map(_identity, value)
+    if isinstance(value, dict):
+        return dict, *((_identity(k), _identity(v)) for k, v in value.items())
+    try:
+        return WeakIdRef(value)
+    except TypeError:  # a dtype, a slice
+        return repr(value)
 
 
 _compared: dict[tuple[Any, ...], str | None] = {}
@@ -86,8 +116,7 @@ def _compare(
         copy.training = training
         tensors = [_rows(shape, generator).to(dtype) for shape in inputs]
         try:
-            with torch.random.fork_rng(devices=[]):
-                expected = cls.forward(copy, *tensors)
+            expected, effect = _watched(functools.partial(cls.forward, copy, *tensors), copy)
         except Exception as error:
             if dtype != weights:
                 continue
@@ -96,7 +125,14 @@ def _compare(
         if found.dtype != expected.dtype or not torch.equal(found, expected):
             when = " in training" if training else ""
             return f"its forward does not compute {op} {said(options)}: {dtype} with {weights} parameters differs{when}"
+        if effect is not None:
+            return effect
     copy = stand_in(module, torch.float32, generator, keep)
+    if copy._modules and len(inputs) == 1:
+        with _autocast(), torch.no_grad():
+            x = _rows(inputs[0], generator)
+            if not torch.equal(cls.forward(copy, x), adapter(reference, copy, x, **options)):
+                return "its forward turns autocast off or on for its projections"
     names = [name for name, value in copy._parameters.items() if value is not None and value.is_floating_point()]
 
     def run(forward: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
@@ -108,6 +144,30 @@ def _compare(
         functools.partial(run, functools.partial(adapter, reference, copy, **options)),
         [*(_rows(shape, generator) for shape in inputs), *(copy._parameters[name] for name in names)],
     )
+
+
+def _watched(function: Callable[[], Tensor], module: nn.Module) -> tuple[Tensor, str | None]:
+    """The result of ``function``, and what it did beside computing it, which an op would not do.
+
+    Random numbers are put back; a stand-in of ``module`` may be left changed.
+    """
+    before, drawn = _state(module), random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            start = torch.random.get_rng_state()
+            result = function()
+            draws = random.getstate() != drawn or not torch.equal(torch.random.get_rng_state(), start)
+    finally:
+        random.setstate(drawn)
+    changed = sorted({name for name, *_ in _state(module) - before})
+    if changed:
+        return result, f"its forward changes {', '.join(changed)} of the module"
+    return result, "its forward draws random numbers" if draws else None
+
+
+def _state(module: nn.Module) -> set[tuple[Any, ...]]:
+    """What a module holds, and how often its buffers were written."""
+    return {*held(module), *((n, b._version) for n, b in module._buffers.items() if b is not None)}
 
 
 def gradients_differ(upstream: Callable[..., Any], ours: Callable[..., Any], leaves: Sequence[Tensor]) -> str | None:
@@ -147,13 +207,13 @@ def stand_in(module: nn.Module, dtype: torch.dtype, generator: torch.Generator, 
     """A copy of the module on the CPU with random parameters of ``dtype``, whose children but ``keep`` are stubs."""
     copy = quiet(module)
 
-    def random(t: Tensor | None) -> Tensor | None:
+    def noise(t: Tensor | None) -> Tensor | None:
         if t is None or not t.is_floating_point():
-            return t
+            return t if t is None else t.clone()  # a forward that counts must not count this
         return nn.Parameter(torch.randn(t.shape, generator=generator).to(dtype), requires_grad=False)
 
     for kind in ("_parameters", "_buffers"):
-        copy.__dict__[kind] = {name: random(t) for name, t in copy.__dict__[kind].items()}
+        copy.__dict__[kind] = {name: noise(t) for name, t in copy.__dict__[kind].items()}
     copy.__dict__["_modules"] = {
         name: child if child is None or name in keep else Stub(functools.partial(_project, at + 1))
         for at, (name, child) in enumerate(copy._modules.items())
@@ -168,8 +228,25 @@ def _rows(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def _project(at: int, x: Tensor) -> Tensor:
-    """(..., H) -> (..., 2 H): stands in for a projection, another one for each ``at``."""
-    return torch.cat((x * at, x.flip(-1) - 0.25 * at), dim=-1)
+    """(..., H) -> (..., 2 H): stands in for a projection, another one for each ``at`` and under autocast."""
+    shift = at + sum(torch.is_autocast_enabled(device) for device in AUTOCAST)
+    return torch.cat((x * at, x.flip(-1) - 0.25 * shift), dim=-1)
+
+
+AUTOCAST = ("cpu", "cuda")
+
+
+@contextmanager
+def _autocast() -> Iterator[None]:
+    """As inside ``torch.autocast`` of both devices, which also works where one is missing."""
+    before = [torch.is_autocast_enabled(device) for device in AUTOCAST]
+    try:
+        for device in AUTOCAST:
+            torch.set_autocast_enabled(device, True)
+        yield
+    finally:
+        for device, enabled in zip(AUTOCAST, before, strict=True):
+            torch.set_autocast_enabled(device, enabled)
 
 
 def readable(weight: Tensor, name: str) -> str | None:

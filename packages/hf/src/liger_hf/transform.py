@@ -60,29 +60,32 @@ def find(model: Any, vocab: int, width: int) -> Transform:
         raise PatchRefused("its forward changes the labels before the loss function")
     if reached.vocab_size != vocab:
         raise PatchRefused(f"it passes vocab_size={reached.vocab_size} to the loss, the head has {vocab} rows")
+    if reached.logits.requires_grad:
+        raise PatchRefused("between head and loss, its forward uses a parameter, which would get no gradient")
     found = _identify(grid, reached.logits.detach().float())
     if reason := gradients_differ(
         lambda t: _run(model, hidden, lambda _: t.clone(), labels).logits, found.apply, [grid]
     ):
         raise PatchRefused(f"between head and loss, {reason}")
-    if _ends(model, hidden, grid, labels) and not _ends(model, hidden, grid[..., :0], labels):
+    added = _added(model, hidden, grid, labels)
+    if added is not None and _added(model, hidden, grid[..., :0], labels) != added:
         raise PatchRefused("its forward uses the logits after the loss")
     return found
 
 
-def _ends(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor) -> bool:
-    """Whether upstream's forward gets along with such logits, the loss given."""
+def _added(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor) -> float | None:
+    """What upstream's forward adds to a loss of 0, None where it does not get along with such logits."""
     try:
-        stub.run(
+        out = stub.run(
             model,
             hidden,
             head=lambda _: logits.clone(),
             loss=lambda *args, **kwargs: logits.new_zeros(()),
             labels=labels,
         )
+        return float(out["loss"] if isinstance(out, dict) else out[0])
     except Exception:  # with full logits too: it needs more of its backbone than the stand-in has
-        return False
-    return True
+        return None
 
 
 def _run(model: Any, hidden: Tensor, head: Any, labels: Tensor) -> _Reached:
