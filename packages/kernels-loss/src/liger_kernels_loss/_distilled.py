@@ -71,8 +71,8 @@ def _pairs(
     needs = Needs(need_hidden, need_weight, need_bias)
     losses = hidden.new_empty(hidden.shape[0], dtype=stat_dtype(hidden))
     item = hidden.element_size() + teacher_hidden.element_size()
-    rows, width = hidden.shape
-    size = chunk_rows(rows, width, weight.shape[0], item, workspace_mb, hidden.device.type)
+    N, width = hidden.shape
+    size = chunk_rows(N, width, weight.shape[0], item, workspace_mb, hidden.device.type)
     logits = teacher_hidden.new_empty((min(size, hidden.shape[0]), weight.shape[0]))
     soft, hard = _shares(scaled_upstream(dloss, scale, hidden), hard_weight, hidden)
     use, pair = BACKENDS[backend], BACKENDS[backend].pair

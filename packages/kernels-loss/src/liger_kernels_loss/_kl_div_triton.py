@@ -82,7 +82,7 @@ def _elements(
 @settings(DEPTH=(1, 2, 4), PROGRAMS=(2, 4, 8, 16))
 def _settings(itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_elements``, and its programs for each multiprocessor: 16 KB on their way for each."""
-    warps = 4 if device.name.startswith("gfx") else 8
+    warps = 256 // device.lanes
     return {"DEPTH": 2, "THREADS": 256, "EACH": 16 // max(itemsize, 2), "num_warps": warps, "PROGRAMS": 16}
 
 

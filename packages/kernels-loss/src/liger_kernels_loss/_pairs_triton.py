@@ -29,7 +29,7 @@ def _settings(V: int, itemsize: int, form: str, device: GPU) -> dict[str, int]:
     though the rows in work leave the cache before their further reads. Cosines have no logarithms, and of wide rows one
     pair. A mixture has the most values at hand and so the smallest programs. With odd V each value is loaded alone.
     """
-    lanes, most = (64, 8) if device.name.startswith("gfx") else (32, 16)
+    lanes, most = device.lanes, device.most_warps // 2
     mixture = form == "between"
     depth, each = (4 if mixture else 8, 1) if V % 2 else (1, 16 // max(itemsize, 2) if mixture else 8)
     warps = max(1, min(most // 2 if mixture else most, next_power_of_2(V) // (lanes * each)))

@@ -34,11 +34,18 @@ def liger_linear_cross_entropy(
     softcap: float | None = None,
 ) -> torch.Tensor:
     """liger-kernel 0.8.5."""
+    return _liger_linear(hidden, weight, target, softcap, 1)
+
+
+def _liger_linear(
+    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, softcap: float | None, memory: int
+) -> torch.Tensor:
+    """``memory``: a multiple of the size of hidden, for logits."""
     from liger_kernel.ops import LigerFusedLinearCrossEntropyFunction
 
-    options = (-100, 0.0, 0.0, "mean", softcap)  # ignore_index, z-loss, smoothing, reduction
-    function = LigerFusedLinearCrossEntropyFunction
-    return function.apply(hidden, weight, target, bias, class_weight, *options)[0]  # type: ignore[no-any-return]
+    # bias, class weights, ignore_index, z-loss, smoothing, reduction; behind the soft cap what else it may return
+    options = (None, None, -100, 0.0, 0.0, "mean", softcap, False, None, False, False, False, None, None, memory)
+    return LigerFusedLinearCrossEntropyFunction.apply(hidden, weight, target, *options)[0]  # type: ignore[no-any-return]
 
 
 @peer("liger_kernel", overwrites=True, capture=False, modes=("full",))
@@ -52,11 +59,7 @@ def liger_linear_cross_entropy_x8(
     softcap: float | None = None,
 ) -> torch.Tensor:
     """liger-kernel 0.8.5 with eight times its default of memory for logits."""
-    from liger_kernel.ops import LigerFusedLinearCrossEntropyFunction
-
-    options = (-100, 0.0, 0.0, "mean", softcap, False, None, False, False, False, None, None, 8)
-    function = LigerFusedLinearCrossEntropyFunction
-    return function.apply(hidden, weight, target, bias, class_weight, *options)[0]  # type: ignore[no-any-return]
+    return _liger_linear(hidden, weight, target, softcap, 8)
 
 
 @peer("quack", modes=("full",))

@@ -124,8 +124,8 @@ def _chunks(
     """
     needs = Needs(need_hidden, need_weight, need_bias)
     losses = hidden.new_empty(hidden.shape[0], dtype=stat_dtype(hidden))
-    rows, width = hidden.shape
-    size = chunk_rows(rows, width, weight.shape[0], hidden.element_size(), workspace_mb, hidden.device.type)
+    N, width = hidden.shape
+    size = chunk_rows(N, width, weight.shape[0], hidden.element_size(), workspace_mb, hidden.device.type)
     factor = scaled_upstream(dloss, scale, hidden)
     use = BACKENDS[backend]
 
