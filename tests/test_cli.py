@@ -33,7 +33,7 @@ def test_plan_of_an_undeclared_type_and_of_nothing():
     assert "Qwen2VLForConditionalGeneration" in plan("qwen2_vl").stdout
     with pytest.raises(ValueError, match="model_type 'clip' has no language model"):
         meta_model(load_config("clip"))
-    with pytest.raises(ValueError, match="'no/such' is no model directory, reachable hub id or model_type"):
+    with pytest.raises(ValueError, match="'no/such' is no model directory, reachable hub id, model_type or class"):
         load_config("no/such")
 
 

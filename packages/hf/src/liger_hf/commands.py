@@ -1,4 +1,4 @@
-"""``liger plan``: what would be patched, from a config alone."""
+"""``liger plan`` and ``liger analyze``: what would be patched, and what a model is made of, from a config alone."""
 
 from __future__ import annotations
 
@@ -11,37 +11,71 @@ import typer
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+Target = Annotated[str, typer.Argument(help="A model directory, a hub id, a model_type or a class of transformers.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-def plan(
-    target: Annotated[str, typer.Argument(help="A model directory, a hub id or a model_type.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+
+def plan(target: Target, as_json: Json = False) -> None:
     """Show what would be patched in a language model, from its config alone: no weights are read or made."""
     import liger
 
-    report = liger.plan(meta_model(load_config(target)))
+    report = liger.plan(make_on_meta(*find_config(target)))
     typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
 
 
+def analyze(
+    target: Target,
+    as_json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a table.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Compare with the package that declares it: what to change, 1 if anything.")
+    ] = False,
+) -> None:
+    """Show what a model type is made of; each answer has its evidence, a line of upstream's source or a probe."""
+    if as_json and markdown:
+        raise ValueError("--json and --markdown are two formats: take one of them")
+    if diff:
+        from liger_hf.change_plan import change_plan
+
+        found: Any = change_plan(target)
+    else:
+        from liger_hf.analyze import analyze as ask
+
+        found = ask(target)
+    typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.markdown() if markdown else str(found))
+    raise typer.Exit(int(diff and bool(found.changes)))
+
+
 def load_config(target: str) -> PretrainedConfig:
-    """The config of a directory or hub id, or the default config of a model_type.
+    """The config of a directory or hub id, or the default config of a model_type or class.
 
     Raises:
-        ValueError: it is none of the three.
+        ValueError: it is none of these.
     """
+    return find_config(target)[0]
+
+
+def find_config(target: str) -> tuple[PretrainedConfig, type | None]:
+    """The same, and the model's class where that was named."""
+    import transformers
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     if target in CONFIG_MAPPING and not Path(target).is_dir():
-        return CONFIG_MAPPING[target]()
+        return CONFIG_MAPPING[target](), None
+    cls = getattr(transformers, target, None) if target.isidentifier() else None
+    if isinstance(cls, type) and getattr(cls, "config_class", None) is not None:
+        return cls.config_class(), cls  # type: ignore[attr-defined]
     try:
-        return AutoConfig.from_pretrained(target)  # type: ignore[no-any-return]
+        return AutoConfig.from_pretrained(target), None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{target!r} is no model directory, reachable hub id or model_type: {error}") from error
+        raise ValueError(
+            f"{target!r} is no model directory, reachable hub id, model_type or class of transformers: {error}"
+        ) from error
 
 
-KINDS = ("CausalLM", "ImageTextToText", "MultimodalLM", "SpeechSeq2Seq", "Seq2SeqLM")
-"""Of language models, as transformers names its AutoModelFor classes."""
+KINDS = ("ImageTextToText", "MultimodalLM", "SpeechSeq2Seq", "Seq2SeqLM", "CausalLM")
+"""Of language models, as transformers names its AutoModelFor classes, the richest first."""
 
 
 def meta_model(config: Any) -> Any:
@@ -50,9 +84,17 @@ def meta_model(config: Any) -> Any:
     Raises:
         ValueError: there is none for this kind of config.
     """
+    return make_on_meta(config)
+
+
+def make_on_meta(config: Any, cls: type | None = None) -> Any:
+    """The same, or a model of ``cls``."""
     import torch
     import transformers
 
+    if cls is not None:
+        with torch.device("meta"):
+            return cls(config)
     autos = [getattr(transformers, f"AutoModelFor{kind}", None) for kind in KINDS]
     for auto in autos:
         if auto is not None and type(config) in auto._model_mapping:

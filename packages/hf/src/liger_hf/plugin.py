@@ -53,7 +53,8 @@ def liger_recognise_module(module: Module) -> Fit | str | None:
 
 @liger.hookimpl
 def liger_register_commands(app: Typer) -> None:
-    """Add ``liger plan``."""
-    from liger_hf.commands import plan
+    """Add ``liger plan`` and ``liger analyze``."""
+    from liger_hf.commands import analyze, plan
 
     app.command()(plan)
+    app.command()(analyze)

@@ -39,6 +39,12 @@ def recognise_module(module: nn.Module) -> Fit | str | None:
     return found[0](**found[1]) if isinstance(found, tuple) else found
 
 
+def as_source(module: nn.Module) -> str | None:
+    """The call of ``liger_hf.fits`` that suits a module, as source text; None for a head and where none suits."""
+    found = _find(module)
+    return _as_text(*found) if isinstance(found, tuple) and found[0] is not fits.causal_lm_head else None
+
+
 def recognise(module: str, model: str, config: str, settings: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """Try the fits on a model made from a config.
 
@@ -124,7 +130,7 @@ def _try(part: nn.Module) -> Guess | str | None:
             return guess
         reasons.setdefault(reason, fit)
     name = original_class(part).__name__
-    if not any(word in name for word in EXPECTED) and not _rotary(part):
+    if not any(word in name for word in EXPECTED) and not rotary(part):
         return None
     if not reasons and any(_find(child) is not None for child in part.children()):
         return None  # a mixture's block: its parts are named
@@ -207,7 +213,7 @@ def _linears(part: nn.Module) -> list[str]:
     return [name for name, child in part.named_children() if hasattr(child, "in_features")]
 
 
-def _rotary(part: nn.Module) -> list[str]:
+def rotary(part: nn.Module) -> list[str]:
     """Names of functions for rotary embeddings that its forward, or one that a decorator wraps, may call."""
     cls: Any = original_class(part)
     layer, names = cls.forward, []
@@ -273,7 +279,7 @@ def _experts(part: nn.Module) -> Iterator[Guess]:
 
 
 def _attentions(part: nn.Module) -> Iterator[Guess]:
-    for function in _rotary(part):
+    for function in rotary(part):
         for layout, tables, cast in itertools.product(fits.LAYOUTS, fits.TABLES, fits.ROPE_CASTS):
             yield fits.rope, {"layout": layout, "tables": tables, "cast": cast, "function": function}
         for unsqueeze_dim in (2, 1):
@@ -282,7 +288,7 @@ def _attentions(part: nn.Module) -> Iterator[Guess]:
 
 KINDS: tuple[tuple[Callable[[nn.Module], Any], Callable[[nn.Module], Iterator[Guess]]], ...] = (
     (_is_experts, _experts),
-    (_rotary, _attentions),
+    (rotary, _attentions),
     (_is_norm, _norms),
     (_is_norm, _gated_norms),
     (_is_mlp, _mlps),
