@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import liger
 from liger.errors import LigerError
-from liger.scaffold import Tier, add_to_plugin, new_kernel, new_model
+from liger.scaffold import Tier, add_to_plugin, app, new_kernel, new_model
+from liger.testing.kernels import part
 from liger.upstream import find
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,6 +107,40 @@ def test_the_plugin_keeps_what_it_had(made, checkout):
     gone = [line for line in before.splitlines() if line not in lines and not line.startswith("from liger import ")]
     assert gone == [re.search(r"    return \[.*\]", before)[0]]
     assert "UNIT_LENGTH, UNIT_LENGTH_TRITON]" in after
+
+
+def test_a_change_note_belongs_to_a_model(made, checkout):
+    (note,) = (checkout / "changes").iterdir()
+    assert note.name == "models-helium.md" and note.read_text() == "models-helium: `helium` is declared and checked.\n"
+
+
+def test_dry_run_shows_every_file_and_writes_none(tmp_path):
+    for words, last in ((["model", "helium"], "7 files"), (["kernel", "mine", "soft_gate"], "8 files")):
+        done = CliRunner().invoke(app, [*words, "--dry-run", "--root", str(tmp_path)])
+        assert done.exit_code == 0 and done.stdout.endswith(f"{last}, none written\n"), done.stdout
+        assert f"--- {tmp_path}" in done.stdout and not list(tmp_path.iterdir())
+    assert "def soft_gate(" in done.stdout
+
+
+NO_PLUGIN = ("helium", "starcoder2", "stablelm")  # docs/add-a-model.md names them
+TRIED = [name for at, name in enumerate(NO_PLUGIN) if part()[1] == 1 or part()[0] % len(NO_PLUGIN) == at]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", TRIED)
+def test_what_is_made_is_valid_as_it_is(model_type, tmp_path):
+    folder = new_model(model_type, model_type, tmp_path)
+    about = folder / "src" / f"liger_models_{model_type}-0.1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: liger-models-{model_type}\nVersion: 0.1.0\n")
+    (about / "entry_points.txt").write_text(f"[liger]\nmodels-{model_type} = liger_models_{model_type}.plugin\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "src"), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "liger", "validate", "model", model_type]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, check=False)
+    statuses = [line.split("  ")[-1].strip() for line in done.stdout.splitlines()[1:]]
+    skips = [status for status in statuses if status != "PASS"]
+    assert done.returncode == 0 and len(statuses) == 9, done.stdout + done.stderr
+    assert set(skips) <= {"SKIP (text-only model)", "SKIP (ruff is not installed)"}, done.stdout
 
 
 def test_outside_a_checkout(tmp_path):

@@ -124,6 +124,12 @@ def new_model(name: str, model_type: str, root: Path) -> Path:
         LigerError: the name is not one, or the package exists.
         ValueError: transformers does not know the model type.
     """
+    _write(model_files(name, model_type, root))
+    return Place(root, "models", name).folder
+
+
+def model_files(name: str, model_type: str, root: Path) -> dict[Path, str]:
+    """What ``new_model`` writes: path -> text."""
     place = Place(root, "models", _checked(name))
     if place.folder.exists():
         raise LigerError(
@@ -143,10 +149,14 @@ def new_model(name: str, model_type: str, root: Path) -> Path:
         "fits": "\n".join([*(f'        "{cls}": {fit},' for cls, fit in found.fits.items()), *notes]),
         "settings": "\n".join(f"        {key}={value!r}," for key, value in found.settings.items()),
     }
-    _start(place, "model", blanks)
-    _write(place.code / "mini.py", "model/mini.py", blanks)
-    _write(place.folder / "tests" / f"test_{place.name}.py", "model/test.py", blanks)
-    return place.folder
+    made = {
+        **_start(place, "model", blanks),
+        place.code / "mini.py": _fill("model/mini.py", blanks),
+        place.folder / "tests" / f"test_{place.name}.py": _fill("model/test.py", blanks),
+    }
+    if place.inside:
+        made[root / "changes" / f"{place.label}.md"] = _fill("model/change.md", blanks)
+    return made
 
 
 def new_kernel(family: str, op: str, tier: Tier, root: Path) -> Path:
@@ -155,6 +165,12 @@ def new_kernel(family: str, op: str, tier: Tier, root: Path) -> Path:
     Raises:
         LigerError: a name is not one or is taken, or the family's plugin.py has a shape that cannot be added to.
     """
+    _write(kernel_files(family, op, tier, root))
+    return Place(root, "kernels", family).folder
+
+
+def kernel_files(family: str, op: str, tier: Tier, root: Path) -> dict[Path, str]:
+    """What ``new_kernel`` writes: path -> text."""
     place = Place(root, "kernels", _checked(family))
     if _checked(op) in {*registry().ops, *OPS} or (place.code / f"{op}.py").exists():
         raise LigerError(f"there is an op {op!r} already; take another name")
@@ -163,15 +179,15 @@ def new_kernel(family: str, op: str, tier: Tier, root: Path) -> Path:
     names = {"family": place.name, "op": op, "constant": op.upper(), "tier": str(tier)}
     blanks = {**place.blanks(), **TIERS[tier], **extra, **names}
     plugin = place.code / "plugin.py"
-    if not place.folder.exists():
-        _start(place, "kernel", blanks)
-    text = plugin.read_text(encoding="utf-8")
-    added = add_to_plugin(text, _fill("op/registration.py", blanks), (op.upper(), f"{op.upper()}_TRITON"))
-    _write(place.code / f"{op}.py", f"op/{tier}.py", blanks)
-    _write(place.code / f"_{op}_triton.py", f"op/{tier}_triton.py", blanks)
-    _write(place.folder / "tests" / f"test_{op}.py", "op/test.py", blanks)
-    plugin.write_text(added, encoding="utf-8")
-    return place.folder
+    made = {} if place.folder.exists() else _start(place, "kernel", blanks)
+    text = made.get(plugin) or plugin.read_text(encoding="utf-8")
+    return {
+        **made,
+        place.code / f"{op}.py": _fill(f"op/{tier}.py", blanks),
+        place.code / f"_{op}_triton.py": _fill(f"op/{tier}_triton.py", blanks),
+        place.folder / "tests" / f"test_{op}.py": _fill("op/test.py", blanks),
+        plugin: add_to_plugin(text, _fill("op/registration.py", blanks), (op.upper(), f"{op.upper()}_TRITON")),
+    }
 
 
 def add_to_plugin(text: str, declarations: str, names: Iterable[str]) -> str:
@@ -196,14 +212,14 @@ def add_to_plugin(text: str, declarations: str, names: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _start(place: Place, kind: str, blanks: Mapping[str, object]) -> None:
-    for name in ("pyproject.toml", "README.md"):
-        _write(place.folder / name, f"{kind}/{name}", blanks)
-    for name in ("__init__.py", "plugin.py"):
-        _write(place.code / name, f"{kind}/{name}", blanks)
-    (place.code / "py.typed").touch()
+def _start(place: Place, kind: str, blanks: Mapping[str, object]) -> dict[Path, str]:
+    """The files that each package has."""
+    made = {place.folder / name: _fill(f"{kind}/{name}", blanks) for name in ("pyproject.toml", "README.md")}
+    made |= {place.code / name: _fill(f"{kind}/{name}", blanks) for name in ("__init__.py", "plugin.py")}
+    made[place.code / "py.typed"] = ""
     if place.inside:
-        (place.folder / "LICENSE").write_bytes((place.root / "LICENSE").read_bytes())
+        made[place.folder / "LICENSE"] = (place.root / "LICENSE").read_text(encoding="utf-8")
+    return made
 
 
 def _fill(template: str, blanks: Mapping[str, object]) -> str:
@@ -211,9 +227,10 @@ def _fill(template: str, blanks: Mapping[str, object]) -> str:
     return Template(source).substitute(blanks)
 
 
-def _write(path: Path, template: str, blanks: Mapping[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_fill(template, blanks), encoding="utf-8")
+def _write(made: Mapping[Path, str]) -> None:
+    for path, text in made.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _checked(name: str) -> str:
@@ -224,6 +241,7 @@ def _checked(name: str) -> str:
 
 # -- Commands ----------------------------------------------------------------------------------------------------------
 Root = Annotated[Path, typer.Option(help="Where to make it: a checkout of this repository, or any folder.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print every file and write none.")]
 
 
 @app.command()
@@ -231,9 +249,10 @@ def model(
     name: Annotated[str, typer.Argument(help="Name of the family, e.g. qwen.")],
     model_type: Annotated[str | None, typer.Option(help="config.model_type; by default the name.")] = None,
     root: Root = Path(),
+    dry_run: DryRun = False,
 ) -> None:
     """A model package for a model type that the installed transformers knows."""
-    _done(new_model(name, model_type or name, root))
+    _make(model_files(name, model_type or name, root), dry_run)
 
 
 @app.command()
@@ -242,12 +261,19 @@ def kernel(
     op: Annotated[str, typer.Argument(help="Name of the op, e.g. layer_norm.")],
     tier: Annotated[Tier, typer.Option(help="Which template to start from.")] = Tier.elementwise,
     root: Root = Path(),
+    dry_run: DryRun = False,
 ) -> None:
     """An op with its reference, a Triton kernel and tests."""
-    _done(new_kernel(family, op, tier, root))
+    _make(kernel_files(family, op, tier, root), dry_run)
 
 
-def _done(folder: Path) -> None:
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+def _make(made: Mapping[Path, str], dry_run: bool) -> None:
+    if dry_run:
+        for path, text in made.items():
+            typer.echo(f"--- {path}\n{text}")
+        typer.echo(f"{len(made)} files, none written")
+        return
+    _write(made)
+    for path in sorted(made):
         typer.echo(path)
     typer.echo("it passes its tests as it is: run them, then replace what is there by yours, step by step")

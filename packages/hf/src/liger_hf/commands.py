@@ -46,6 +46,31 @@ def analyze(
     raise typer.Exit(int(diff and bool(found.changes)))
 
 
+validate = typer.Typer(no_args_is_help=True, help="Check a package as a whole.")
+
+
+@validate.callback()
+def _validate() -> None:
+    """Check a package as a whole."""
+
+
+@validate.command()
+def model(
+    model_type: Annotated[str, typer.Argument(help="Declared by an installed package.")],
+    allow_tolerance: Annotated[
+        bool, typer.Option("--allow-tolerance", help="Skip rows that only miss a tolerance; note them as known issues.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="Where the mini is trained.")] = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Import, patch, undo and train the mini of a model type, and lint its package; exit status 1 if a row fails."""
+    from liger_hf.validate import validate as run
+
+    found = run(model_type, device, allow_tolerance)
+    typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    raise typer.Exit(int(found.failed))
+
+
 def load_config(target: str) -> PretrainedConfig:
     """The config of a directory or hub id, or the default config of a model_type or class.
 

@@ -53,8 +53,9 @@ def liger_recognise_module(module: Module) -> Fit | str | None:
 
 @liger.hookimpl
 def liger_register_commands(app: Typer) -> None:
-    """Add ``liger plan`` and ``liger analyze``."""
-    from liger_hf.commands import analyze, plan
+    """Add ``liger plan``, ``liger analyze`` and ``liger validate``."""
+    from liger_hf.commands import analyze, plan, validate
 
     app.command()(plan)
     app.command()(analyze)
+    app.add_typer(validate, name="validate")

@@ -1,0 +1,157 @@
+"""Training the mini of a model type with and without Liger on real text, in one process, and comparing what comes out.
+
+How far apart two trainings may be is not a number of one model: in fp32 a patched training may differ from upstream's
+by what 32 steps make of roundings; in bf16 both part ways, and must stay equally close to the same training in fp32.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import pydoc_data.topics
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import liger
+from liger.testing.models import Pair, expect, find, gradients
+
+STEPS, ROWS, TOKENS, TOP, RATE = 32, 4, 64, 20, 1e-3
+MODES: Mapping[str, Mapping[str, Any]] = {"fused-loss": {}, "with-logits": {"logits": "full"}}
+"""What a patched model's forward is given beside the batch."""
+ALLOWED = {"loss": 1e-4, "gradient": 1e-5, "final": 1e-3, "log-probs": 1e-2}
+"""In fp32: of each loss and each gradient of step 1, of each final parameter (by what AdamW can have moved it, if that
+is more), and of the log-probs that upstream finds most likely, which are compared as they are."""
+Order = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Run(NamedTuple):
+    """One training: losses (STEPS,), gradients of step 1, final parameters, log-probs (ROWS, TOKENS, V) at the end."""
+
+    losses: Tensor
+    first: Mapping[str, Tensor]
+    final: Mapping[str, Tensor]
+    logprobs: Tensor
+
+
+class Miss(NamedTuple):
+    """What is further from its expectation than the rule allows."""
+
+    what: str
+    error: float
+    allowed: float
+
+    def __str__(self) -> str:
+        return f"{self.what} is off by {self.error:.1e}, allowed {self.allowed:.1e}"
+
+
+def check_fp32(pair: Pair, mode: str) -> list[Miss]:
+    """Train in fp32 in one of ``MODES`` and compare with upstream's training.
+
+    Raises:
+        ContractViolation: upstream's does not learn, gradients exist on one side only, or a number is not finite.
+    """
+    truth = baseline(pair.patch.model_type, torch.float32, pair.device)
+    learns = float(truth.losses[:4].mean() - truth.losses[-4:].mean())
+    expect(learns > 0.5, f"upstream's own loss falls by {learns:.2f}: equality would show nothing, take a larger mini")
+    found = train(pair, torch.float32, True, **MODES[mode])
+    values, indices = truth.logprobs.topk(TOP)
+    errors = apart(found, truth)
+    errors["losses"] = float(((found.losses - truth.losses).abs() / truth.losses).max())
+    errors["log-probs"] = float((found.logprobs.gather(-1, indices) - values).abs().max())
+    return _misses(errors, {name: ALLOWED[_kind(name)] for name in errors})
+
+
+def check_bf16(pair: Pair, mode: str) -> list[Miss]:
+    """The same in bf16: at most twice as far from the training in fp32 as upstream's in bf16.
+
+    Routers pick other experts after a rounding. Where patched is too far, upstream is also trained with the rows of
+    each batch in reverse, the same but for roundings, and the further of its two trainings counts.
+    """
+    truth = baseline(pair.patch.model_type, torch.float32, pair.device)
+    found = apart(train(pair, torch.bfloat16, True, **MODES[mode]), truth)
+    upstream = apart(baseline(pair.patch.model_type, torch.bfloat16, pair.device), truth)
+    if _misses(found, _twice(upstream)):
+        other = apart(train(pair, torch.bfloat16, False, order=_backwards), truth)
+        upstream = {name: max(error, other[name]) for name, error in upstream.items()}
+    return _misses(found, _twice(upstream))
+
+
+CHECKS = {"fp32": check_fp32, "bf16": check_bf16}
+
+
+def train(pair: Pair, dtype: torch.dtype, patched: bool, order: Order = dict, **inputs: Any) -> Run:
+    """Train a mini for ``STEPS`` steps of AdamW; ``inputs`` are for a patched forward, ``order`` changes each batch."""
+    model = pair.plain(dtype)
+    if patched:
+        liger.autopatch(model, strict=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=1e-5)
+    losses: list[Tensor] = []
+    first: dict[str, Tensor] = {}
+    for ids in _batches(pair.device):
+        optimizer.zero_grad()
+        loss = model(**order({**pair.seen(ids), "labels": ids}), **(inputs if patched else {})).loss
+        loss.backward()
+        first = first or gradients(model)
+        optimizer.step()
+        losses.append(loss.detach().float())
+    model.eval()
+    with torch.no_grad():
+        logprobs = model(input_ids=_batches(pair.device)[0]).logits.float().log_softmax(-1)
+    return Run(torch.stack(losses), first, {n: p.detach() for n, p in model.named_parameters()}, logprobs)
+
+
+@functools.lru_cache(maxsize=4)
+def baseline(model_type: str, dtype: torch.dtype, device: str) -> Run:
+    """Training without Liger, which the checks of a model type share."""
+    return train(Pair(find(model_type), device), dtype, False)
+
+
+def _batches(device: str) -> Tensor:
+    """Real English text, byte by byte (STEPS, ROWS, TOKENS); it depends on the Python version, as both sides do."""
+    text = " ".join(pydoc_data.topics.topics[k] for k in sorted(pydoc_data.topics.topics))
+    ids = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)[: STEPS * ROWS * TOKENS].long()
+    return ids.view(STEPS, ROWS, TOKENS).to(device)
+
+
+def _backwards(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same batch with its rows in reverse order; all images of a batch lie one behind the other."""
+    return {name: value.reshape(ROWS, -1, *value.shape[1:]).flip(0).flatten(0, 1) for name, value in inputs.items()}
+
+
+def apart(run: Run, truth: Run) -> dict[str, float]:
+    """How far a training is from another one, by what is compared."""
+    sides = sorted(run.first.keys() ^ truth.first.keys())
+    expect(not sides, f"gradients of {sides} exist on one side only")
+    noise = max(float(g.norm()) for g in truth.first.values()) * torch.finfo(torch.float32).eps / ALLOWED["gradient"]
+    return {
+        "losses": _relative(run.losses, truth.losses) * STEPS**0.5,  # on one step
+        **{f"gradient of {n}": _relative(run.first[n], g, noise) for n, g in truth.first.items()},
+        **{f"final {n}": _relative(run.final[n], p, _moved(p)) for n, p in truth.final.items()},
+    }
+
+
+def _relative(found: Tensor, expected: Tensor, least: float = 1e-30) -> float:
+    return float((found.double() - expected.double()).norm() / expected.double().norm().clamp_min(least))
+
+
+def _moved(parameter: Tensor) -> float:
+    """How far AdamW can move a parameter: one that begins at 0 and has no gradient but noise is small beside it."""
+    return float(STEPS * RATE * parameter.numel() ** 0.5)
+
+
+def _kind(name: str) -> str:
+    return next(kind for kind in ALLOWED if name.startswith(kind))
+
+
+def _twice(errors: Mapping[str, float]) -> dict[str, float]:
+    """Twice as far and a rounding."""
+    return {name: 2 * error + 2**-8 for name, error in errors.items()}
+
+
+def _misses(errors: Mapping[str, float], allowed: Mapping[str, float]) -> list[Miss]:
+    wrong = [name for name, error in errors.items() if math.isnan(error)]
+    expect(not wrong, f"{', '.join(wrong[:3])} is not a number")
+    return [Miss(name, error, allowed[name]) for name, error in errors.items() if error > allowed[name]]
