@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import itertools
 import os
 from typing import Any
 
@@ -19,7 +20,7 @@ from liger.swap import is_swapped
 from liger.testing import count_ops
 from liger_hf import fits
 from liger_hf.mlps import match_gated_mlp
-from liger_hf.norms import layer_norm, layer_norm_1p, match_layer_norm, match_rms_norm
+from liger_hf.norms import layer_norm, layer_norm_1p, match_layer_norm, match_rms_norm, t5_norm
 
 LAYER_NORM = {"torch.nn.modules.normalization.LayerNorm": fits.layer_norm()}
 SMALL: dict[str, Any] = {
@@ -219,6 +220,8 @@ OTHERS = {  # class: model, arguments, fit, whether upstream computes it
     "DeepseekV4UnweightedRMSNorm": ("deepseek_v4", (), WIDE, False),  # it rounds 1 / rms
     "FalconMambaWeightlessRMSNorm": ("falcon_mamba", (8,), WIDE, False),  # it has a weight and ignores it
     "T5LayerNorm": ("t5", (8,), fits.rms_norm(cast="llama"), False),  # it does not round 16-bit rows for fp32 weights
+    "MT5LayerNorm": ("mt5", (8,), fits.t5_norm(), True),
+    "LlamaRMSNorm": ("llama", (8,), fits.t5_norm(), False),
     "Zamba2RMSNormGated": ("zamba2", (8, 4), MAMBA_NORM, True),
     "NemotronHRMSNormGated": ("nemotron_h", (8, 4), MAMBA_NORM, True),
     "FalconH1RMSNormGated": (
@@ -236,6 +239,17 @@ def test_norms_of_other_families(cls: str) -> None:
     module = getattr(importlib.import_module(f"transformers.models.{model}.modeling_{model}"), cls)(*arguments)
     found = load(fit.match)(module, fit.options)
     assert found is None if fits_it else f"its forward does not compute {fit.op}" in found
+
+
+@pytest.mark.parametrize("dtype, weights", itertools.product((torch.float32, torch.bfloat16), repeat=2))
+def test_the_weight_of_t5_decides_what_is_rounded(dtype: torch.dtype, weights: torch.dtype) -> None:
+    norm = importlib.import_module("transformers.models.t5.modeling_t5").T5LayerNorm(8).to(weights)
+    with torch.no_grad():
+        norm.weight.normal_()
+    x = torch.randn(3, 8).to(dtype)
+    expected = norm(x)
+    found = t5_norm.__liger_adapter__(load(registry().op("rms_norm").public), norm, x, eps="variance_epsilon")
+    assert found.dtype == expected.dtype and torch.equal(found, expected)
 
 
 def test_layer_norm_over_two_dimensions_is_refused() -> None:

@@ -11,6 +11,7 @@ from liger.declare import ModelPatch, load
 from liger.errors import PatchRefused
 from liger.registry import registry
 from liger.testing import count_ops
+from liger.testing.models import Pair
 from liger_hf import fits
 from liger_hf.rope import _computes, as_upstream, match, probe_attention, rope
 
@@ -257,3 +258,17 @@ def test_a_gradient_that_upstream_cuts_is_no_fit() -> None:
         return rotate_tokens(q, k.detach() + 0 * k, cos, sin)
 
     assert "a gradient of its forward" in str(_computes(cut, "half", "column", "none"))
+
+
+def test_queries_and_keys_one_at_a_time() -> None:
+    """gemma3n: layers 2 and 3 take keys and values of layers before them and rotate queries alone."""
+    patch = registry().models["gemma3n_text"]
+    model = Pair(patch, "cpu").plain()
+    report = liger.plan(model, verify=True)
+    assert {row.path.split(".")[2] for row in report.applied if row.op == "rope"} == set("0123")
+    (left,) = report.skipped
+    assert left.cls == "Gemma3nTextMLP" and left.idle and "activation_sparsity is 0.5" in left.reason
+    function = importlib.import_module(patch.module).apply_rotary_pos_emb
+    rotate = as_upstream(function, load(registry().op("rope").public), "half", "column", "none")
+    x, cos, sin = (torch.randn(shape) for shape in ((2, 5, 4, 8), (2, 5, 8), (2, 5, 8)))
+    assert torch.equal(rotate(x, cos, sin, unsqueeze_dim=2), function(x, cos, sin, unsqueeze_dim=2))

@@ -60,6 +60,7 @@ MODELS: dict[str, str] = {
     "gemma2": "liger-models-gemma",
     "gemma3": "liger-models-gemma",
     "gemma3_text": "liger-models-gemma",
+    "gemma3n_text": "liger-models-gemma",
     "gemma4": "liger-models-gemma",
     "gemma4_text": "liger-models-gemma",
     "glm": "liger-models-glm",

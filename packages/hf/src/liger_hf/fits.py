@@ -23,6 +23,15 @@ def rms_norm(*, cast: str, eps: str = "variance_epsilon", offset: float | None =
     return _norm("rms_norm", {"cast": cast, "eps": eps, "offset": offset}, sets=("eps", "cast", "offset"))
 
 
+def t5_norm(*, eps: str = "variance_epsilon") -> Fit:
+    """RMSNorm of T5 and its kin, whose weight decides what is rounded: an fp32 weight leaves the result in fp32.
+
+    Args:
+        eps: name of the module's epsilon attribute.
+    """
+    return _norm("rms_norm", {"eps": eps}, sets=("eps", "cast", "offset"), adapter="t5_norm")
+
+
 def layer_norm(*, eps: str | float = "eps", fp32: bool = False) -> Fit:
     """LayerNorm over the last dimension, ``weight`` and ``bias`` where the module has them; ``torch.nn.LayerNorm``.
 
@@ -110,6 +119,8 @@ def gated_mlp(
     up: str = "up_proj",
     down: str = "down_proj",
     act_fn: str | None = "act_fn",
+    limit: str | None = None,
+    unless: str | None = None,
 ) -> Fit:
     """``down_proj(act(gate_proj(x)) * up_proj(x))``; calls the three submodules, so quantised ones work too.
 
@@ -118,11 +129,13 @@ def gated_mlp(
         multipliers: the module has a ``gate_multiplier`` and a ``down_multiplier`` (falcon_h1), and the usual names.
         gate, up, down, act_fn: names of the projections and of the activation; None where its forward calls a function
             (lfm2).
+        limit: name of an attribute; upstream cuts gate and up off there, and up at its negative too (deepseek_v4).
+        unless: name of an attribute; where it is not 0 the module does more, and is left alone (gemma3n's sparsity).
     """
     op, options = _gated("gated_mlp", act)
     usual = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj", "act_fn": "act_fn"}
-    given = {"gate": gate, "up": up, "down": down, "act_fn": act_fn}
-    names = {name: value for name, value in given.items() if value != usual[name]}
+    given = {"gate": gate, "up": up, "down": down, "act_fn": act_fn, "limit": limit, "unless": unless}
+    names = {name: value for name, value in given.items() if value != usual.get(name)}
     if multipliers and names:
         raise ValueError(f"gated_mlp: multipliers=True takes no other names, but they are {names}")
     adapter = "scaled_mlp" if multipliers else "gated_mlp"
@@ -161,12 +174,17 @@ def mlp(*, act: str = "relu2") -> Fit:
     return _mlp(f"mlp[{act}]", "relu_squared", "mlp", {}, ())
 
 
-def experts(*, act: str, layout: str = "gate_up") -> Fit:
+def experts(*, act: str, layout: str = "gate_up", limit: str | None = None) -> Fit:
     """Activation of a mixture's experts, where their forward calls ``_apply_gate``.
 
     Args:
         act, layout: as in ``packed_mlp``.
+        limit: as in ``gated_mlp``, with gate and up as halves.
     """
+    if limit is not None:
+        _known("experts", "layout", layout, PACKED[:1])
+        op, options = _gated("experts", act)
+        return _mlp(f"cut_experts[{act}]", op, "cut_experts", {**options, "limit": limit}, tuple(options))
     op, options = _gated("experts", act, layout)
     return _mlp(f"experts[{act}]", op, "experts", {**options, "reads": ()}, tuple(options))
 
@@ -218,7 +236,7 @@ def _mlp(id_: str, op: str, adapter: str, options: Mapping[str, Any], sets: tupl
         options=options,
         sets=sets,
         match=f"liger_hf.mlps:match_{adapter}",
-        probe=f"liger_hf.mlps:probe_{'experts' if adapter == 'experts' else 'mlp'}",
+        probe=f"liger_hf.mlps:probe_{'experts' if 'experts' in adapter else 'mlp'}",
     )
 
 

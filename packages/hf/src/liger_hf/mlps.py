@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from liger.declare import Probe, load
 from liger.registry import registry
+from liger.report import IDLE
 from liger.swap import Namespace, forward, original_class, own, quiet
 from liger_hf.standin import differs, gradients_differ, said
 
@@ -29,10 +30,20 @@ def gated_mlp(
     up: str = "up_proj",
     down: str = "down_proj",
     act_fn: str | None = "act_fn",
+    limit: str | None = None,
+    unless: str | None = None,
     **options: Any,
 ) -> Tensor:
     """(..., H) -> (..., H)."""
-    return getattr(module, down)(op(getattr(module, gate)(x), getattr(module, up)(x), **options))  # type: ignore[no-any-return]
+    pair = getattr(module, gate)(x), getattr(module, up)(x)
+    if limit is not None:
+        pair = _cut(*pair, getattr(module, limit))
+    return getattr(module, down)(op(*pair, **options))  # type: ignore[no-any-return]
+
+
+def _cut(gate: Tensor, up: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+    """Gate and up within the limit, in plain torch: no op does this in front of a plain activation."""
+    return gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
 
 
 @forward
@@ -59,9 +70,11 @@ def mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /) -> Tensor:
 
 def match_gated_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """Whether the submodules are there, and the activation and the whole forward compute what the fit says."""
-    act_fn = options.get("act_fn", "act_fn")
+    act_fn, unless = options.get("act_fn", "act_fn"), options.get("unless")
+    if unless and getattr(module, unless, None):
+        return f"{IDLE}{_gated(options)} on the projection itself: {unless} is {getattr(module, unless)}"
     names = [options.get(name, f"{name}_proj") for name in ("gate", "up", "down")]
-    names += [] if act_fn is None else [act_fn]
+    names += [name for name in (act_fn, options.get("limit")) if name is not None]
     return _match(module, options, _gated(options), gated_mlp, names, *_gelu(options), act_fn)
 
 
@@ -166,28 +179,45 @@ def experts(
     return {"_apply_gate": own(_apply_gate, original)}
 
 
+def cut_experts(original: type, op: Callable[..., Tensor], *, limit: str, **options: Any) -> Namespace:
+    """The same with gate and up cut off at a limit in front of it."""
+
+    def _apply_gate(self: Any, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return op(*_cut(gate, up, getattr(self, limit)), **options)
+
+    return {"_apply_gate": own(_apply_gate, original)}
+
+
 def match_experts(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """Whether upstream's method is called at all, and computes ``silu_mul_packed`` or ``gelu_mul_packed``."""
-    return _match_experts(module, options, f"{_gated(options)}_packed")
+    return _match_experts(module, options, f"{_gated(options)}_packed", experts, dict(options["reads"]).values())
+
+
+def match_cut_experts(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """The same with ``silu_mul`` or ``gelu_mul`` behind a limit."""
+    return _match_experts(module, options, _gated(options), cut_experts, [options["limit"]])
 
 
 def match_clamped_experts(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """The same with ``silu_mul_clamped_packed``."""
-    return _match_experts(module, options, "silu_mul_clamped_packed")
+    return _match_experts(module, options, "silu_mul_clamped_packed", experts, dict(options["reads"]).values())
 
 
-def _match_experts(module: Any, options: Mapping[str, Any], op: str) -> str | None:
+def _match_experts(
+    module: Any, options: Mapping[str, Any], op: str, adapter: Callable[..., Namespace], floats: Iterable[str]
+) -> str | None:
     cls: Any = original_class(module)
     if not hasattr(cls, "_apply_gate"):
         return "it has no method '_apply_gate'"
-    for _, name in options["reads"]:
+    for name in floats:
         if not isinstance(getattr(module, name, None), float):
             return f"it has no float attribute {name!r}"
     eager = getattr(getattr(module, "config", None), "_experts_implementation", None) in (None, "eager")
     if eager and "_apply_gate" not in inspect.unwrap(cls.forward).__code__.co_names:
         return "its eager forward does not call _apply_gate; load the model with another experts_implementation"
     reference = load(registry().op(op).reference)
-    adapted = experts(cls, reference, **options)["_apply_gate"]
+    adapted: Any = adapter(cls, reference, **options)["_apply_gate"]
     for dtype in (torch.float32, torch.bfloat16):
         x = torch.linspace(-40, 40, 4000).view(-1, 2 * WIDTH)[:, torch.arange(2 * WIDTH) * 7 % (2 * WIDTH)].to(dtype)
         with torch.no_grad():

@@ -24,6 +24,16 @@ def rms_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, cast: str,
 
 
 @forward
+def t5_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str) -> Tensor:
+    """(..., H) -> (..., H) in the weight's dtype if that is a 16-bit one, and not rounded at all if it is not."""
+    wide = module.weight.dtype not in (torch.float16, torch.bfloat16)
+    if not wide and x.dtype != module.weight.dtype:  # the op returns the dtype of x or a wider one
+        cls: Any = original_class(module)
+        return cls.forward(module, x)  # type: ignore[no-any-return]
+    return op(acc(x) if wide else x, module.weight, eps=getattr(module, eps), cast="llama")
+
+
+@forward
 def layer_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str | float, fp32: bool = False) -> Tensor:
     """(..., H) -> (..., H)."""
     dtype = x.dtype
@@ -81,6 +91,15 @@ def match_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """Whether epsilon and weight are where the fit says, and the class computes the op."""
     return _attributes(module, options) or differs(
         module, options, op="rms_norm", adapter=rms_norm, inputs=[(3, 2, *_shape(module))]
+    )
+
+
+def match_t5_norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """The same; there must be a weight."""
+    if not isinstance(getattr(module, "weight", None), Tensor):
+        return "it has no weight"
+    return _attributes(module, options) or differs(
+        module, options, op="rms_norm", adapter=t5_norm, inputs=[(3, 2, *_shape(module))]
     )
 
 

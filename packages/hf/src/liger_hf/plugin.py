@@ -19,6 +19,7 @@ def liger_register_fits() -> Sequence[Fit]:
     """Offer the shared fits."""
     return [
         fits.rms_norm(cast="llama"),
+        fits.t5_norm(),
         fits.layer_norm(),
         fits.cohere_norm(),
         fits.gated_rms_norm(norm_before_gate=True),

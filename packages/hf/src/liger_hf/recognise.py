@@ -237,6 +237,7 @@ def _norms(part: nn.Module) -> Iterator[Guess]:
             yield fits.rms_norm, {"cast": cast, "eps": eps}
         yield fits.layer_norm, {"eps": eps}
         yield fits.cohere_norm, {"eps": eps}
+        yield fits.t5_norm, {"eps": eps}
     for written in WRITTEN_EPS:
         yield fits.layer_norm, {"eps": written}
 
@@ -257,6 +258,8 @@ def _mlps(part: Any) -> Iterator[Guess]:
     yield fits.mlp, {}
     for act, multipliers in itertools.product(fits.GATED, (True, False)):
         yield fits.gated_mlp, {"act": act, "multipliers": multipliers}
+    for limit, act in itertools.product(_attributes(part, float), fits.GATED):
+        yield fits.gated_mlp, {"act": act, "limit": limit}
     linear = _linears(part)
     others = [name for name, _ in part.named_children() if name not in linear]
     for (gate, up, down), act_fn in itertools.product(itertools.permutations(linear, 3), [*others, None]):
@@ -276,6 +279,8 @@ def _experts(part: nn.Module) -> Iterator[Guess]:
             yield fits.clamped_experts, {"layout": layout, "alpha": alpha, "limit": limit}
         for act in fits.GATED:
             yield fits.experts, {"act": act, "layout": layout}
+    for limit, act in itertools.product(_attributes(part, float), fits.GATED):
+        yield fits.experts, {"act": act, "limit": limit}
 
 
 def _attentions(part: nn.Module) -> Iterator[Guess]:

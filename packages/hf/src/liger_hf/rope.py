@@ -21,8 +21,11 @@ from liger.swap import Namespace, original_class, quiet, remember_globals
 from liger_hf.standin import gradients_differ, plain
 
 PARAMETERS = ["q", "k", "cos", "sin"]
+ONE_TENSOR = ["x", "cos", "sin", "unsqueeze_dim"]
+"""Of functions that rotate queries and keys one at a time (gemma3n, gemma4)."""
 FURTHER: tuple[list[str], ...] = ([], ["unsqueeze_dim"], ["position_ids", "unsqueeze_dim"])
-Rotate = Callable[..., tuple[Tensor, Tensor]]
+Rotate = Callable[..., Any]
+"""It returns the rotated queries and keys, or the one tensor that it was given."""
 
 
 def rope(original: type, op: Rotate, *, function: str, layout: str, tables: str, cast: str) -> Namespace:
@@ -45,7 +48,7 @@ def rope_complex(original: type, op: Rotate, *, function: str, unsqueeze_dim: in
 def as_upstream_complex(op: Rotate, unsqueeze_dim: int) -> Rotate:
     """The op behind upstream's parameters, whose names differ; a vision tower's numbers are (T, 1, D / 2)."""
 
-    def rotate(q: Tensor, k: Tensor, *freqs: Tensor, **named: Tensor) -> tuple[Tensor, Tensor]:
+    def rotate(q: Tensor, k: Tensor, *freqs: Tensor, **named: Tensor) -> Any:
         (numbers,) = (*freqs, *named.values())
         return op(q, k, numbers.view(-1, q.shape[3 - unsqueeze_dim], numbers.shape[-1]), unsqueeze_dim=unsqueeze_dim)
 
@@ -53,9 +56,12 @@ def as_upstream_complex(op: Rotate, unsqueeze_dim: int) -> Rotate:
 
 
 def as_upstream(upstream: types.FunctionType, op: Rotate, layout: str, tables: str, cast: str) -> Rotate:
-    """The op behind upstream's parameters; ``position_ids`` are ignored there as well."""
+    """The op behind upstream's parameters; ``position_ids`` are ignored there as well.
 
-    def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+    Where upstream rotates one tensor at a time, the op gets that and keys without heads.
+    """
+
+    def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
         if tables == "first half":
             half = cos.shape[-1] // 2
             cos, sin = cos[..., :half], sin[..., :half]
@@ -68,10 +74,16 @@ def as_upstream(upstream: types.FunctionType, op: Rotate, layout: str, tables: s
 
     def rotate_with_positions(
         q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, position_ids: Tensor | None = None, unsqueeze_dim: int = 1
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Any:
         return rotate(q, k, cos, sin, unsqueeze_dim)
 
-    return rotate_with_positions if "position_ids" in inspect.signature(upstream).parameters else rotate
+    def rotate_one(x: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
+        return rotate(x, x.narrow(unsqueeze_dim, 0, 0), cos, sin, unsqueeze_dim)[0]
+
+    names = list(inspect.signature(upstream).parameters)
+    if names == ONE_TENSOR:
+        return rotate_one
+    return rotate_with_positions if "position_ids" in names else rotate
 
 
 def clone(fn: types.FunctionType, name: str, replacement: Callable[..., Any]) -> types.FunctionType:
@@ -170,11 +182,12 @@ _reached: set[tuple[Any, ...]] = set()
 def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str) -> str | None:
     """Compare upstream's function with the op's reference, bit by bit, also with fp32 tables and a part of the head."""
     names = list(inspect.signature(upstream).parameters)
-    if names[:4] != PARAMETERS or names[4:] not in FURTHER:
+    one = names == ONE_TENSOR
+    if not one and (names[:4] != PARAMETERS or names[4:] not in FURTHER):
         return f"{upstream.__qualname__} takes ({', '.join(names)}), expected ({', '.join(PARAMETERS)}, unsqueeze_dim)"
     ours = as_upstream(upstream, load(registry().op("rope").reference), layout, tables, cast)
     generator = torch.Generator().manual_seed(0)
-    vision = len(names) == 4  # such have their heads behind tokens, and a batch around that or none
+    vision = not one and len(names) == 4  # such have their heads behind tokens, and a batch around that or none
     leads: tuple[tuple[int, ...], ...] = ((), (2,)) if vision else ((2,),)
     dtypes = ((torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.bfloat16, torch.float32))
     for lead, (dtype, table), width in itertools.product(leads, dtypes, (8, 4)):
@@ -183,29 +196,34 @@ def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str)
             q, k = q.transpose(-2, -3), k.transpose(-2, -3)
         shape = *(() if vision else lead), 3, width // 2 if tables == "pair" else width
         cos, sin = (torch.randn(shape, generator=generator).to(table) for _ in range(2))
+        heads = [q] if one else [q, k]
         try:
-            found = upstream(q, k, cos, sin)
+            found = upstream(*heads, cos, sin)
         except RuntimeError as error:
             if width == 8 and lead == leads[0]:
                 return f"{upstream.__qualname__} failed on tables={tables!r}: {error}"
             continue  # the model cannot rotate a part of the head, or has no batch of images either
-        last = [t.float() for t in (q, k, cos, sin)]
-        for f, e in zip(found, ours(q, k, cos, sin), strict=True):
+        last = [t.float() for t in (*heads, cos, sin)]
+        for f, e in zip(_several(found), _several(ours(*heads, cos, sin)), strict=True):
             if f.dtype != e.dtype or not torch.equal(f, e):
                 return (
                     f"{upstream.__qualname__} does not rotate as layout={layout!r}, tables={tables!r} and "
                     f"cast={cast!r} say: {dtype} with {table} tables differs"
                 )
-    return _gradients_differ(upstream, ours, last[:2], *last[2:])
+    return _gradients_differ(upstream, ours, last[:-2], *last[-2:])
+
+
+def _several(rotated: Any) -> Sequence[Tensor]:
+    return [rotated] if isinstance(rotated, Tensor) else rotated
 
 
 def _gradients_differ(upstream: Rotate, ours: Rotate, heads: Sequence[Tensor], *tables: Tensor) -> str | None:
     """The same for gradients of q and k, in fp32."""
-    return gradients_differ(
-        lambda q, k: upstream(q, k, *(t.to(q.dtype) if t.is_floating_point() else t for t in tables)),
-        lambda q, k: ours(q, k, *(t.to(q.dtype) if t.is_floating_point() else t for t in tables)),
-        heads,
-    )
+
+    def over(rotate: Rotate) -> Rotate:
+        return lambda *heads: rotate(*heads, *(t.to(heads[0].dtype) if t.is_floating_point() else t for t in tables))
+
+    return gradients_differ(over(upstream), over(ours), heads)
 
 
 @functools.cache
@@ -281,11 +299,20 @@ def _attend(module: Any, hidden: Tensor, position_embeddings: Any) -> Tensor:
         further: dict[str, Any] = {"cu_seqlens": whole}
     else:
         further = {"attention_mask": None}
+        if "shared_kv_states" in _parameters(module):
+            further["shared_kv_states"] = _shared(module, hidden)
         if "position_ids" in _parameters(module):
             further["position_ids"] = torch.arange(hidden.shape[1], device=hidden.device)[None]
     further["freqs_ci" if "freqs_ci" in _parameters(module) else "position_embeddings"] = position_embeddings
     out = module.forward(hidden, **further)
     return out if isinstance(out, Tensor) else out[0]
+
+
+def _shared(module: Any, hidden: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Keys and values that an attention without its own takes from a layer before it (gemma3n, gemma4)."""
+    heads = module.config.num_attention_heads // module.num_key_value_groups
+    states = hidden.new_ones(1, heads, hidden.shape[1], module.head_dim)
+    return {module.layer_type: (states, states)} if module.is_kv_shared_layer else {}
 
 
 def _is_packed(module: Any) -> bool:

@@ -4,7 +4,17 @@ import pytest
 
 from liger.testing import model_checks
 
-MODEL_TYPES = ["gemma", "gemma2", "gemma3_text", "vaultgemma", "gemma4_text", "gemma3", "paligemma", "gemma4"]
+MODEL_TYPES = [
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "vaultgemma",
+    "gemma3n_text",
+    "gemma4_text",
+    "gemma3",
+    "paligemma",
+    "gemma4",
+]
 CHECKS = [pytest.param(*p.values, id=f"{t}-{p.id}") for t in MODEL_TYPES for p in model_checks(t)]
 
 

@@ -151,19 +151,26 @@ def expect_close(
 
 
 def expect_equal_step(plain: Any, patched: Any, relative: float = RELATIVE, **inputs: Any) -> Any:
-    """Loss and every gradient of both models agree; returns the patched output.
-
-    No gradient is held to less than one fp32 rounding of the largest: some are 0 but for roundings that do not cancel,
-    such as that of a bias of keys, which softmax takes out again.
-    """
+    """Loss and every gradient of both models agree; returns the patched output."""
     loss, wanted, _ = step(plain, **inputs)
     found, got, out = step(patched, **inputs)
     expect_close(found, loss, "the loss", relative)
     expect(got.keys() == wanted.keys(), f"gradients of {sorted(got.keys() ^ wanted.keys())} exist on one side only")
+    expect_close_gradients(got, wanted, "the gradient", relative)
+    return out
+
+
+def expect_close_gradients(
+    found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], what: str, relative: float = RELATIVE
+) -> None:
+    """Each gradient agrees.
+
+    None is held to less than one fp32 rounding of the largest: some are 0 but for roundings that do not cancel,
+    such as that of a bias of keys, which softmax takes out again.
+    """
     least = max(float(g.norm()) for g in wanted.values()) * torch.finfo(torch.float32).eps / RELATIVE
     for name, gradient in wanted.items():
-        expect_close(got[name], gradient, f"the gradient of {name}", relative, least)
-    return out
+        expect_close(found[name], gradient, f"{what} of {name}", relative, least)
 
 
 def snapshot(model: Any, *, identities: bool = True) -> dict[str, Any]:

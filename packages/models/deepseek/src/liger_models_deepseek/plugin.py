@@ -46,7 +46,8 @@ DEEPSEEK_V4 = replace(
     fits={
         "DeepseekV4RMSNorm": fits.rms_norm(cast="fp32-weight"),
         # DeepseekV4UnweightedRMSNorm: rounds the factor of each row, another order of casts than all others
-        # DeepseekV4MLP, DeepseekV4Experts: clamp gate and up in front of a plain silu, which no op does
+        "DeepseekV4MLP": fits.gated_mlp(act="silu", limit="limit"),
+        "DeepseekV4Experts": fits.experts(act="silu", limit="limit"),
         # DeepseekV4Attention: rotates the last part of each head, and back again behind the attention
     },
     mini="liger_models_deepseek.mini:deepseek_v4",

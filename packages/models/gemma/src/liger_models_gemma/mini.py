@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import (
     Gemma2Config,
     Gemma3Config,
+    Gemma3nTextConfig,
     Gemma3TextConfig,
     Gemma4Config,
     Gemma4TextConfig,
@@ -60,6 +61,22 @@ def vaultgemma() -> VaultGemmaConfig:
         query_pre_attn_scalar=32,
         sliding_window=16,
         attn_logit_softcapping=20.0,
+        final_logit_softcapping=5.0,
+    )
+
+
+def gemma3n_text() -> Gemma3nTextConfig:
+    """A sparse layer; the last two take keys and values of the first two; two streams of hidden states."""
+    return Gemma3nTextConfig(
+        **_SMALL | {"num_hidden_layers": 4, "intermediate_size": [256] * 4},
+        vocab_size_per_layer_input=256,
+        hidden_size_per_layer_input=16,
+        sliding_window=16,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        activation_sparsity_pattern=[0.5, 0.0, 0.0, 0.0],
+        num_kv_shared_layers=2,
+        laurel_rank=8,
+        altup_num_inputs=2,
         final_logit_softcapping=5.0,
     )
 

@@ -1,4 +1,4 @@
-"""Gemma, Gemma 2, VaultGemma, Gemma 3 and 4, and PaliGemma."""
+"""Gemma, Gemma 2, VaultGemma, Gemma 3, 3n and 4, and PaliGemma."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,9 +50,21 @@ GEMMA4_TEXT = replace(
     fits={
         "Gemma4RMSNorm": fits.rms_norm(cast="fp32-weight", eps="eps"),
         "Gemma4TextMLP": MLP,
-        # Gemma4TextAttention: rotates q and k one at a time, and k not in each layer
+        "Gemma4TextAttention": ROPE,
     },
     mini="liger_models_gemma.mini:gemma4_text",
+)
+
+GEMMA3N_TEXT = replace(
+    GEMMA2,
+    model_type="gemma3n_text",
+    module="transformers.models.gemma3n.modeling_gemma3n",
+    fits={
+        "Gemma3nRMSNorm": fits.rms_norm(cast="fp32-weight", eps="eps"),
+        "Gemma3nTextMLP": fits.gated_mlp(act="gelu_pytorch_tanh", unless="activation_sparsity"),
+        "Gemma3nTextAttention": ROPE,
+    },
+    mini="liger_models_gemma.mini:gemma3n_text",
 )
 
 GEMMA3 = replace(
@@ -89,4 +101,4 @@ GEMMA4 = replace(
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
     """Register the Gemma family."""
-    return [GEMMA, GEMMA2, GEMMA3_TEXT, VAULTGEMMA, GEMMA4_TEXT, GEMMA3, PALIGEMMA, GEMMA4]
+    return [GEMMA, GEMMA2, GEMMA3_TEXT, VAULTGEMMA, GEMMA3N_TEXT, GEMMA4_TEXT, GEMMA3, PALIGEMMA, GEMMA4]

@@ -51,7 +51,7 @@ MISTRAL3 = replace(
     fits={
         **{f"{MISTRAL.module}.{name}": fit for name, fit in MISTRAL.fits.items()},
         f"{TOWER}.PixtralRMSNorm": NORM,
-        f"{TOWER}.PixtralMLP": fits.gated_mlp(act="silu"),
+        # PixtralMLP: recognised, for a config may say silu or gelu, the default
         f"{TOWER}.PixtralAttention": ROPE,
         "Mistral3RMSNorm": NORM,
     },
