@@ -103,6 +103,7 @@ MODELS: dict[str, str] = {
     "phi": "liger-models-phi",
     "phi3": "liger-models-phi",
     "phi4_multimodal": "liger-models-phi",
+    "phimoe": "liger-models-phi",
     "qwen2": "liger-models-qwen",
     "qwen2_5_vl": "liger-models-qwen",
     "qwen2_moe": "liger-models-qwen",

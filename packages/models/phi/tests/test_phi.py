@@ -4,7 +4,7 @@ import pytest
 
 from liger.testing import model_checks
 
-MODEL_TYPES = ["phi3", "phi", "phi4_multimodal"]
+MODEL_TYPES = ["phi3", "phi", "phimoe", "phi4_multimodal"]
 CHECKS = [pytest.param(*p.values, id=f"{t}-{p.id}") for t in MODEL_TYPES for p in model_checks(t)]
 
 

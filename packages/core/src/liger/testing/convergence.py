@@ -88,6 +88,7 @@ def train(pair: Pair, dtype: torch.dtype, patched: bool, order: Order = dict, **
     if patched:
         liger.autopatch(model, strict=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=1e-5)
+    torch.manual_seed(0)  # for routers that draw
     losses: list[Tensor] = []
     first: dict[str, Tensor] = {}
     for ids in _batches(pair.device):

@@ -120,8 +120,9 @@ class Pair:
 
 
 def step(model: Any, **inputs: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor], Any]:
-    """One forward and backward: loss, gradients by name, the whole output."""
+    """One forward and backward: loss, gradients by name, the whole output; what a router draws is always the same."""
     model.zero_grad(set_to_none=True)
+    torch.manual_seed(0)
     out = model(**inputs)
     loss = out[0] if isinstance(out, tuple) else out.loss
     loss.backward()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers import Phi3Config, Phi4MultimodalConfig, PhiConfig
+from transformers import Phi3Config, Phi4MultimodalConfig, PhiConfig, PhimoeConfig
 
 _SMALL: dict[str, Any] = {
     "vocab_size": 256,
@@ -27,6 +27,11 @@ def phi3() -> Phi3Config:
 def phi() -> PhiConfig:
     """Attention and MLP side by side; half of each head is rotated."""
     return PhiConfig(**_SMALL, qk_layernorm=True)
+
+
+def phimoe() -> PhimoeConfig:
+    """Four experts, of which two see a token; the router draws where two tie, and by the midpoint rule."""
+    return PhimoeConfig(**_SMALL, num_local_experts=4, num_experts_per_tok=2, router_jitter_noise=0.0)
 
 
 def phi4_multimodal() -> Phi4MultimodalConfig:

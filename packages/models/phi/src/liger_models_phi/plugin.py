@@ -1,4 +1,4 @@
-"""Phi 1 to 4. Not phimoe: its router draws where experts tie, so that no two runs in bf16 have the same bits."""
+"""Phi 1 to 4, and the mixture Phi-3.5-MoE."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,6 +34,18 @@ PHI = replace(
     mini="liger_models_phi.mini:phi",
 )
 
+PHIMOE = replace(
+    PHI3,
+    model_type="phimoe",
+    module="transformers.models.phimoe.modeling_phimoe",
+    fits={
+        "torch.nn.modules.normalization.LayerNorm": LAYER_NORM,
+        "PhimoeExperts": fits.experts(act="silu"),
+        "PhimoeAttention": ROPE,
+    },
+    mini="liger_models_phi.mini:phimoe",
+)
+
 PHI4_MULTIMODAL = replace(
     PHI3,
     model_type="phi4_multimodal",
@@ -53,4 +65,4 @@ PHI4_MULTIMODAL = replace(
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
     """Register the Phi family."""
-    return [PHI3, PHI, PHI4_MULTIMODAL]
+    return [PHI3, PHI, PHIMOE, PHI4_MULTIMODAL]
