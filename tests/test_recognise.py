@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 import liger
 from liger.declare import Fit, load
-from liger.errors import PatchRefused
+from liger.errors import PatchRefused, WrongOrder
 from liger.registry import registry
 from liger.testing import count_ops
 from liger.testing.models import expect_equal_step, expect_unchanged, snapshot, step
@@ -178,6 +178,7 @@ class AcmeForCausalLM(PreTrainedModel):
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> CausalLMOutput:
         logits = self.lm_head(self.model(input_ids, **kwargs).last_hidden_state) * 0.5
         logits = 5 * torch.tanh(logits / 5)
+        logits = logits**3 if getattr(self.config, "cube", 0) else logits
         loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
         return CausalLMOutput(loss=loss, logits=logits)
 
@@ -599,3 +600,116 @@ def test_projections_outside_autocast(device: str) -> None:
     reason = load("liger_hf.mlps:match_gated_mlp")(FullMLP(8), {})
     assert reason == "its forward turns autocast off or on for its projections"
     assert not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")
+
+
+# -- What a model may do to us -----------------------------------------------------------------------------------------
+class Raises(nn.Module):
+    """A module whose property of that name cannot be read, and whose head neither."""
+
+    @property
+    def config(self) -> Any:
+        raise RuntimeError("not now")
+
+    def get_output_embeddings(self) -> Any:
+        raise NotImplementedError
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_a_config_that_cannot_be_read() -> None:
+    model = AcmeForCausalLM(AcmeConfig())
+    model.extra = Raises()
+    assert len(liger.autopatch(model).applied) == len(liger.plan(AcmeForCausalLM(AcmeConfig())).applied)
+    (row,) = liger.plan(Raises()).rows
+    assert row.reason.startswith("it has no config.model_type")
+
+
+class Gate(nn.Module):
+    """All parts of a gated MLP, in another formula, under a name that says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(16, 24, bias=False), nn.Linear(16, 24, bias=False)
+        self.down_proj, self.act_fn = nn.Linear(24, 16, bias=False), nn.SiLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x)) * 2
+
+
+def test_a_known_structure_is_named_whatever_it_is_called() -> None:
+    found = recognise_module(Gate())
+    assert isinstance(found, str) and "its forward does not compute silu_mul" in found
+    assert recognise_module(nn.Sequential(nn.Linear(4, 4), nn.ReLU())) is None
+
+
+class RememberingMLP(AcmeMLP):
+    """It notes what it was given, and in a buffer that is replaced."""
+
+    def __init__(self) -> None:
+        super().__init__(16)
+        self.notes: dict[str, list[int]] = {"rows": []}
+        self.register_buffer("last", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.notes["rows"].append(len(x))
+        self.last = x
+        return super().forward(x)
+
+
+def test_probes_leave_lists_and_buffers_of_a_module_alone() -> None:
+    module = RememberingMLP()
+    found = recognise_module(module)
+    assert isinstance(found, str) and "its forward does not compute" in found
+    assert module.notes == {"rows": []} and module.last is None
+
+
+@pytest.mark.parametrize("model_type", ["granite", "cohere"])
+def test_a_scale_that_is_changed_after_patching(model_type: str) -> None:
+    plain = build(model_type)
+    patched = copy.deepcopy(plain)
+    liger.autopatch(patched, prefer="reference")
+    for holder in (plain, patched):
+        if model_type == "granite":
+            holder.config.logits_scaling = 3.0
+        else:
+            holder.logit_scale = 0.75
+        holder.steps = 1  # a number that changes nothing
+    expect_equal_step(plain, patched, **batch())
+    expect_equal_step(plain, copy.deepcopy(patched), **batch())
+    with torch.inference_mode():
+        patched.steps = 2
+        expected, found = plain(**batch()).loss, patched(**batch(), skip_logits=True).loss
+    assert torch.allclose(found, expected, rtol=1e-5)
+
+
+def test_a_head_that_becomes_unknown_runs_as_upstream() -> None:
+    plain, patched = acme(), acme()
+    liger.autopatch(patched, only="linear_cross_entropy")
+    assert expect_equal_step(plain, patched, **IDS).logits is None
+    for model in (plain, patched):
+        model.config.cube = 1
+    assert expect_equal_step(plain, patched, **IDS).logits is not None
+
+
+def test_an_activation_that_is_changed_after_patching() -> None:
+    model = build("mistral")
+    mlp = model.model.layers[0].mlp
+    liger.autopatch(model)
+    with pytest.raises(
+        WrongOrder, match="act_fn of a patched MistralMLP was to become ReLU.*unpatch the model, set it"
+    ):
+        mlp.act_fn = nn.ReLU()
+    copy.deepcopy(mlp)
+    liger.unpatch(model)
+    mlp.act_fn = nn.ReLU()
+    row = next(row for row in liger.autopatch(model).rows if row.path == "model.layers.0.mlp")
+    assert row.status == "refused" and "its activation ReLU does not compute" in row.reason
+
+
+def test_the_input_of_a_patched_mlp_by_name() -> None:
+    model = build("mistral")
+    mlp, x = model.model.layers[0].mlp, torch.randn(2, 32)
+    expected = mlp(x)
+    liger.autopatch(model, prefer="reference")
+    assert torch.equal(mlp(x=x), expected)

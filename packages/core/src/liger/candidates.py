@@ -71,8 +71,8 @@ def _scopes(root: Module, reg: Registry) -> dict[str, Scope]:
     """Path -> model: the topmost, and those inside of another declared type, or of none inside a declared one."""
     scopes: dict[str, Scope] = {}
     for path, module in root.named_modules():
-        model_type = getattr(getattr(module, "config", None), "model_type", None)
-        if not isinstance(model_type, str):
+        model_type = _type_of(module)
+        if model_type is None:
             continue
         outer = next(iter(_models_around(path, scopes)), None)
         patch = reg.models.get(model_type)
@@ -112,7 +112,7 @@ def _of_module(path: str, module: Module, around: Sequence[Scope], reg: Registry
             yield Candidate(path, module, fit, reg.owner("model", patch.model_type), _around(path))
             break
     else:
-        if around and around[0].patch is None and reg.problem("model", _type_of(around[0].model)) is None:
+        if around and around[0].patch is None and reg.problem("model", str(_type_of(around[0].model))) is None:
             yield from _recognised(path, module, around, reg)
     if around and around[0].path == path and (patch := around[0].patch) is not None and patch.head is not None:
         yield from _head(path, module, patch.head, reg.owner("model", patch.model_type), around)
@@ -141,7 +141,10 @@ def _recognised(path: str, module: Module, around: Sequence[Scope], reg: Registr
 
 def _head(path: str, model: Module, fit: Fit, owner: str, around: Sequence[Scope], reason: str = "") -> Iterator[Found]:
     """The head of a model that is in no other: what another one does with logits is not ours to know."""
-    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    try:
+        head: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    except Exception:  # upstream's way to say that this class has none
+        head = None
     if head is None:
         return
     if (outermost := around[-1]).path == path:
@@ -168,13 +171,17 @@ def _missing(patch: ModelPatch, owner: str) -> Iterator[Row]:
             yield replace(row, status="skipped", reason=f"{home}.{name} was replaced by {by}")
 
 
-def _type_of(model: Any) -> str:
-    return str(getattr(getattr(model, "config", None), "model_type", None))
+def _type_of(module: Any) -> str | None:
+    """``config.model_type``; None without one, also where a property of that name raises."""
+    try:
+        found = module.config.model_type
+    except Exception:
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _unknown(path: str, module: Module, reg: Registry) -> Row:
-    model_type = getattr(getattr(module, "config", None), "model_type", None)
-    reason = unknown_reason(model_type, reg)
+    reason = unknown_reason(_type_of(module), reg)
     return Row(path=path, cls=original_class(module).__name__, fit="", op="", status="skipped", reason=reason)
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from liger.declare import load
+from liger.errors import WrongOrder
 
 Namespace = Mapping[str, Any]
 """Class attributes that an adapter installs."""
@@ -105,12 +106,21 @@ def original_class(module: Any) -> type:
     return cls.__liger_original__ if is_swapped(cls) else cls  # type: ignore[no-any-return]
 
 
-def forward(adapter: Callable[..., Any]) -> Callable[..., Namespace]:
+def forward(
+    adapter: Callable[..., Any] | None = None, *, fixed: Mapping[str, str | None] = types.MappingProxyType({})
+) -> Callable[..., Any]:
     """Turn ``adapter(op, module, *upstream_args, **constants)`` into an adapter that replaces ``forward``.
+
+    Args:
+        adapter: what computes the result.
+        fixed: constants that name attributes which upstream's forward reads and this one does not -> their defaults.
+            Setting one of a patched module is an error, for it would change nothing.
 
     Positional-only parameters stand for upstream's parameters whatever their names, so one adapter serves many models;
     other parameters must have upstream's names. ``match_signature`` compares them before patching.
     """
+    if adapter is None:
+        return functools.partial(forward, fixed=fixed)
 
     @functools.wraps(adapter)
     def namespace(original: type, op: Callable[..., Any], **constants: Any) -> Namespace:
@@ -125,10 +135,27 @@ def forward(adapter: Callable[..., Any]) -> Callable[..., Namespace]:
                 args += tuple([kwargs.pop(n) for n in names[len(args) :] if n in kwargs])
             return adapter(op, self, *args, **kwargs, **constants)
 
-        return {"forward": own(forward, original)}
+        unread = [str(name) for c, default in fixed.items() if (name := constants.get(c, default)) is not None]
+        return {"forward": own(forward, original), **refusing(unread)}
 
     namespace.__liger_adapter__ = adapter  # type: ignore[attr-defined]
     return namespace
+
+
+def refusing(names: Collection[str]) -> Namespace:
+    """Class attributes that make it an error to set an attribute of these names."""
+    if not names:
+        return {}
+
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        if name in names and still_patched(self):
+            raise WrongOrder(
+                f"{name} of a patched {type(self).__name__} was to become {value!r}, but its forward no longer reads "
+                "it: unpatch the model, set it, and patch again"
+            )
+        super(Swapped, self).__setattr__(name, value)
+
+    return {"__setattr__": set_attribute}
 
 
 def own(fn: Any, original: type) -> types.FunctionType:
@@ -162,17 +189,25 @@ def overridden(cls: type) -> str | None:
 def quiet(module: Any) -> Any:
     """A copy of a module tree without hooks and in evaluation mode; it shares parameters, buffers and classes.
 
-    Probes run on it, so that planning fires no hook and draws no random number.
+    Probes run on it, so that planning fires no hook, draws no random number and adds nothing to a list of the module's.
     """
     cls: Any = type(module)
     clone = cls.__new__(cls)
-    clone.__dict__.update(module.__dict__)
     for name, value in module.__dict__.items():
-        if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")) and isinstance(value, dict):
-            clone.__dict__[name] = type(value)()
+        hooks = name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")) and isinstance(value, dict)
+        clone.__dict__[name] = type(value)() if hooks else unshared(value)
     clone.__dict__["_modules"] = {n: m and quiet(m) for n, m in module._modules.items()}
     clone.__dict__["training"] = False
     return clone
+
+
+def unshared(value: Any) -> Any:
+    """A copy of lists, sets and dictionaries and those inside them; everything else itself."""
+    if type(value) in (list, set):
+        return type(value)(map(unshared, value))
+    if type(value) is dict:
+        return {key: unshared(inner) for key, inner in value.items()}
+    return value
 
 
 def match_signature(adapter: Callable[..., Any], original: type) -> str | None:

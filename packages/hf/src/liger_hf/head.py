@@ -49,9 +49,10 @@ class Slot:
     Never a thread-local or a class default: dynamo's guards fail on those at the second call.
     """
 
-    __slots__ = ("accuracy", "consumed", "head", "hidden", "open", "shape", "thread", "want_accuracy")
+    __slots__ = ("accuracy", "consumed", "head", "hidden", "known", "open", "shape", "thread", "want_accuracy")
 
-    def __init__(self) -> None:
+    def __init__(self, known: transform.Known | None = None) -> None:
+        self.known = known
         self.open = self.consumed = self.want_accuracy = False
         self.hidden: Tensor | None = None
         self.accuracy: Tensor | None = None
@@ -120,8 +121,9 @@ def causal_lm(
             if logits is None or logits.shape[-1] != 0:
                 return base(logits, labels, vocab_size, *args, **kwargs)
             slot.consumed = True
-            cap = read(self, softcap_path) if softcap_path else softcap
-            call = _loss_call(logit_scale, cap, slot.want_accuracy, labels, *args, **kwargs)
+            scale, cap = _known(slot) or (logit_scale, softcap)
+            cap = read(self, softcap_path) if softcap_path else cap
+            call = _loss_call(scale, cap, slot.want_accuracy, labels, *args, **kwargs)
             value, slot.accuracy = slot.head(slot.hidden, call)
             return value
 
@@ -223,7 +225,7 @@ def _kept(rows: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tens
 # -- When the seam can be used at a call -------------------------------------------------------------------------------
 def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
     """Whether head and loss are still those that were patched; a LoRA on the head or another loss is not."""
-    if _loss_name(loss(model)) != "ForCausalLMLoss":
+    if _loss_name(loss(model)) != "ForCausalLMLoss" or not _still_known(model, slot):
         return False
     head = model.get_output_embeddings()
     if SLOT in head.__dict__:
@@ -235,6 +237,20 @@ def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
         if inner.__dict__[SLOT] is not slot:
             inner.__dict__[SLOT] = slot
     return bool(heads) and not _hooked(head) and not any(map(_hooked, heads))
+
+
+def _still_known(model: Any, slot: Slot) -> bool:
+    """Whether a transform lies between head and loss now; a compiled graph keeps that of when it was patched."""
+    if torch.compiler.is_compiling():
+        return True
+    if slot.known is None:  # of a copy
+        slot.known = transform.Known(model, transform.find_now(model))
+    return slot.known.now(model) is not None
+
+
+def _known(slot: Slot) -> transform.Transform | None:
+    """The transform that was found at this call, None while compiling."""
+    return None if torch.compiler.is_compiling() or slot.known is None else slot.known.found
 
 
 def _loss_name(loss: Any) -> str:
@@ -286,7 +302,7 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
         raise PatchRefused(f"its loss function is {loss}, not ForCausalLMLoss")
     found = transform.find(model, heads[0].out_features, heads[0].in_features)
     _agree(model, options["softcap_path"], found.softcap)
-    slot = Slot()
+    slot = Slot(transform.Known(model, found))
     constants = {"logit_scale": found.scale, "softcap": found.softcap}
     return [
         Part(model, "liger_hf.head:causal_lm", constants, {SLOT: slot}),

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from liger.declare import Probe, load
 from liger.registry import registry
 from liger.report import IDLE
-from liger.swap import Namespace, forward, original_class, own, quiet
+from liger.swap import Namespace, forward, original_class, own, quiet, refusing
 from liger_hf.standin import differs, gradients_differ, said
 
 WIDTH = 16
 
 
-@forward
+@forward(fixed={"act_fn": "act_fn", "unless": None})
 def gated_mlp(
     op: Callable[..., Tensor],
     module: Any,
@@ -46,7 +46,7 @@ def _cut(gate: Tensor, up: Tensor, limit: float) -> tuple[Tensor, Tensor]:
     return gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
 
 
-@forward
+@forward(fixed={"": "act_fn"})
 def scaled_mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /, **options: Any) -> Tensor:
     """(..., H) -> (..., H). The product with ``down_multiplier`` stays behind the projection: upstream rounds there."""
     gate, up = module.gate_proj(x), module.up_proj(x)
@@ -54,7 +54,7 @@ def scaled_mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /, **options: 
     return y * module.down_multiplier  # type: ignore[no-any-return]
 
 
-@forward
+@forward(fixed={"act_fn": None})
 def packed_mlp(
     op: Callable[..., Tensor], module: Any, x: Tensor, /, *, merged: str, down: str, act_fn: str, **options: Any
 ) -> Tensor:
@@ -62,7 +62,7 @@ def packed_mlp(
     return getattr(module, down)(op(getattr(module, merged)(x), **options))  # type: ignore[no-any-return]
 
 
-@forward
+@forward(fixed={"": "act_fn"})
 def mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /) -> Tensor:
     """(..., H) -> (..., H)."""
     return module.down_proj(op(module.up_proj(x)))  # type: ignore[no-any-return]
@@ -176,7 +176,7 @@ def experts(
     def _apply_gate(self: Any, gate_up: Tensor) -> Tensor:
         return op(gate_up, **{option: getattr(self, name) for option, name in reads}, **options)
 
-    return {"_apply_gate": own(_apply_gate, original)}
+    return {"_apply_gate": own(_apply_gate, original), **refusing([] if reads else ["act_fn"])}
 
 
 def cut_experts(original: type, op: Callable[..., Tensor], *, limit: str, **options: Any) -> Namespace:
@@ -186,7 +186,7 @@ def cut_experts(original: type, op: Callable[..., Tensor], *, limit: str, **opti
         gate, up = gate_up.chunk(2, dim=-1)
         return op(*_cut(gate, up, getattr(self, limit)), **options)
 
-    return {"_apply_gate": own(_apply_gate, original)}
+    return {"_apply_gate": own(_apply_gate, original), **refusing(["act_fn"])}
 
 
 def match_experts(module: nn.Module, options: Mapping[str, Any]) -> str | None:

@@ -30,7 +30,7 @@ Guess = tuple[Callable[..., Fit], dict[str, Any]]
 """A function of ``liger_hf.fits`` and its arguments."""
 WRITTEN_EPS = (1e-5, 1e-6)  # where upstream has no attribute (olmo)
 EXPECTED = ("Norm", "MLP", "FeedForward", "Experts")
-"""Words in the name of a class that tell that a fit could suit it, so that it is named if none does."""
+"""Words in the name of a class that tell that a fit could suit it, so that it is named also where parts are missing."""
 
 
 def recognise_module(module: nn.Module) -> Fit | str | None:
@@ -130,11 +130,12 @@ def _try(part: nn.Module) -> Guess | str | None:
             return guess
         reasons.setdefault(reason, fit)
     name = original_class(part).__name__
-    if not any(word in name for word in EXPECTED) and not rotary(part):
+    nearest = max(reasons, key=_how_far, default="")
+    known = rotary(part) or any(words in nearest for words in COMPARED)
+    if not known and not any(word in name for word in EXPECTED):
         return None
     if not reasons and any(_find(child) is not None for child in part.children()):
         return None  # a mixture's block: its parts are named
-    nearest = max(reasons, key=_how_far, default="")
     if _how_far(nearest) == 0:
         parts = ", ".join([*part._modules, *part._parameters]) or "none"
         return f"no fit is for a module with forward({', '.join(_parameters(part))}) and the parts {parts}"
@@ -154,6 +155,8 @@ STAGES = (
     "a gradient of",
 )
 """Words of the reasons of ``match``, in the order in which it looks."""
+COMPARED = STAGES[STAGES.index("its activation") :]
+"""Of those that tell that all parts were there: such a module is named whatever its class is called."""
 
 
 def _how_far(reason: str) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from liger.errors import PatchRefused
-from liger.swap import original_class
+from liger.swap import unshared
 
 
 class Output:
@@ -55,6 +55,14 @@ class Stub(nn.Module):
         return self.function(*args, **kwargs)
 
 
+def config_of(module: Any) -> Any:
+    """The config of a model, None of any other module, also where a property of that name raises."""
+    try:
+        return module.config
+    except Exception:
+        return None
+
+
 def children(model: Any) -> tuple[str, str]:
     """Name of the backbone among the model's children, and path of the head, which may lie in another child (bert).
 
@@ -68,7 +76,7 @@ def children(model: Any) -> tuple[str, str]:
     prefix, holder = model.base_model_prefix, paths[0].partition(".")[0]
     if prefix in modules and prefix != holder:
         return prefix, paths[0]
-    models = [name for name, child in modules.items() if name != holder and hasattr(child, "config")]
+    models = [name for name, child in modules.items() if name != holder and config_of(child)]
     if len(models) != 1:  # llama4 names its prefix after the model around it
         raise PatchRefused(f"its backbone {prefix!r} is not a direct child of the model, or holds the head")
     return models[0], paths[0]
@@ -78,8 +86,7 @@ def _replace(module: Any, path: str, replacement: nn.Module) -> Any:
     """A shallow copy of a module tree with another module at ``path``."""
     name, _, rest = path.partition(".")
     inner = _replace(module._modules[name], rest, replacement) if rest else replacement
-    cls: Any = type(module)
-    copy = cls.__new__(cls)
+    copy: Any = object.__new__(type(module))  # FSDP2's classes have a __new__ of their own
     copy.__dict__.update(module.__dict__, _modules={**module._modules, name: inner})
     return copy
 
@@ -101,14 +108,17 @@ def run(
         patched: run Liger's forward around upstream's, if the model has one.
         inputs: further arguments of the forward, e.g. labels.
     """
-    cls: Any = type(model) if patched else original_class(model)
+    cls: Any = (
+        type(model) if patched else getattr(model, "__liger_original__", type(model))
+    )  # also beneath FSDP's class
     backbone, path = children(model)
     real = model.get_submodule(path)
     used = real if head is None else Stub(head, real)
     modules = _replace(model, path, used)._modules
     modules[backbone] = Stub(lambda *args, **kwargs: Output(hidden), model._modules[backbone])
     shadow = cls.__new__(cls)
-    shadow.__dict__.update(model.__dict__, _modules=modules, training=True)
+    held = {name: unshared(value) for name, value in model.__dict__.items() if name != "_modules"}
+    shadow.__dict__.update(held, _modules=modules, training=True)
     shadow.__dict__["get_output_embeddings"] = lambda: used  # upstream's asks the backbone first
     if loss is not None:
         shadow.__dict__["_loss_function"] = loss

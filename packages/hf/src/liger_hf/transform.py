@@ -27,6 +27,46 @@ class Transform(NamedTuple):
         return self.softcap * torch.tanh(logits * (self.scale / self.softcap))
 
 
+class Known:
+    """The transform of one model, found again when a number that may decide it has changed since.
+
+    Numbers that were seen to change nothing (a counter, ``use_cache``) are not looked at again.
+    """
+
+    def __init__(self, model: Any, found: Transform | None) -> None:
+        self.numbers, self.found, self.idle = _numbers(model), found, set[str]()
+
+    def now(self, model: Any) -> Transform | None:
+        """The transform; None where what upstream does now is none, so that its own path must run."""
+        seen = _numbers(model)
+        names = seen.keys() | self.numbers.keys()
+        changed = {name for name in names if seen.get(name) != self.numbers.get(name)} - self.idle
+        if changed:
+            found = find_now(model)
+            self.idle |= changed if found == self.found else set()
+            self.numbers, self.found = seen, found
+        return self.found
+
+
+def find_now(model: Any) -> Transform | None:
+    """The transform of a model in the middle of a step; None if it is none."""
+    head = model.get_output_embeddings()
+    with torch.inference_mode(False):
+        try:
+            return find(model, head.out_features, head.in_features)
+        except PatchRefused:
+            return None
+
+
+def _numbers(model: Any) -> dict[str, Any]:
+    """Numbers of a model, its backbone and their configs by name: where upstream has its scales and soft caps."""
+    config = model.config
+    places = {"": model, "config.": config, "text_config.": getattr(config, "text_config", None)}
+    places |= {f"{name}.": child for name, child in model._modules.items() if stub.config_of(child)}
+    values = {f"{at}{n}": v for at, place in places.items() for n, v in getattr(place, "__dict__", {}).items()}
+    return {name: value for name, value in values.items() if value is None or isinstance(value, (int, float))}
+
+
 class _Reached(Exception):
     def __init__(self, logits: Tensor, labels: Any, vocab_size: Any, kwargs: dict[str, Any]) -> None:
         self.logits, self.labels, self.vocab_size, self.kwargs = logits, labels, vocab_size, kwargs
