@@ -126,10 +126,14 @@ def part(parts: int = PARTS) -> str:
     return f"{int(found.stdout) % parts}/{parts}" if found.returncode == 0 else "0/1"
 
 
-def pytest(session: nox.Session, *arguments: str, parts: int = PARTS) -> None:
-    """Run pytest, with triton's interpreter on where there is triton; the session's own arguments come last and win."""
-    env = {**INTERPRET, "LIGER_TEST_PART": part(parts)} if PLAIN else INTERPRET
-    session.run("python", "-m", "pytest", *arguments, *session.posargs, env=env)
+def pytest(session: nox.Session, *arguments: str, parts: int = PARTS, **env: str) -> None:
+    """Run pytest, with triton's interpreter on where there is triton; the session's own arguments come last and win.
+
+    A plain `nox` and `-- --sample` run a part of the checks.
+    """
+    sample, words = PLAIN or "--sample" in session.posargs, [word for word in session.posargs if word != "--sample"]
+    chosen = {"LIGER_TEST_PART": part(parts)} if sample else {}
+    session.run("python", "-m", "pytest", *arguments, *words, env={**INTERPRET, **chosen, **env})
 
 
 @nox.session(tags=["ci", "full"])
@@ -219,10 +223,25 @@ def compile_gate(session: nox.Session) -> None:
     session.run("python", "tools/compile_gate.py", *session.posargs, env=env)
 
 
-@nox.session(tags=["ci", "full"], requires=["wheels"])
-def convergence(session: nox.Session) -> None:
-    """All packages together: training with and without Liger, many models, other libraries."""
+OLDEST = next(line for line in external(PACKAGES.values()) if line.startswith("transformers>="))
+VERSIONS = {"pinned": "", "oldest": OLDEST.replace(">=", "==").partition(",")[0], "newest": "transformers"}
+
+
+@nox.session(requires=["wheels"])
+@nox.parametrize(
+    "transformers",
+    [nox.param(v, id=f"transformers={n}", tags=["full"] if v else ["ci", "full"]) for n, v in VERSIONS.items()],
+)
+def convergence(session: nox.Session, transformers: str) -> None:
+    """All packages together: training with and without Liger, many models, other libraries.
+
+    With other versions of transformers only the training, and what upstream changed is skipped and named.
+    """
     install_everything(session)
+    if transformers:
+        session.install(*LINKS, "--upgrade", transformers)
+        pytest(session, *PROCESSES, "-rs", "tests/test_convergence.py", parts=MODEL_PARTS, LIGER_DRIFT="1")
+        return
     apart = ("downstream", "test_house_rules.py", "test_readme.py", "test_scaffold.py")  # each has its own session
     processes = (*PROCESSES, "--dist", "loadfile")
     pytest(session, *processes, "tests", *(f"--ignore=tests/{name}" for name in apart), parts=MODEL_PARTS)
@@ -262,7 +281,7 @@ def oldest(session: nox.Session) -> None:
     floors = ["--resolution", "lowest-direct", *external(PACKAGES.values())]
     session.install(*LINKS, *fresh, *pins, testing(), *floors)
     models = [str(p.tests) for p in PACKAGES.values() if p.tests and p.label.startswith(("hf", "models"))]
-    pytest(session, *kernel_tests(), *models)
+    pytest(session, "-rs", *kernel_tests(), *models, LIGER_DRIFT="1")
 
 
 @nox.session(tags=["full"], requires=["wheels"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ import torch
 import liger
 from liger.declare import ModelPatch, load
 from liger.errors import ContractViolation
+from liger.plugins import describe
 from liger.registry import registry, require
 from liger.testing.kernels import Check, in_part
 
@@ -69,7 +72,35 @@ def _checks(patch: ModelPatch) -> list[Check]:
 
 
 def _bind(function: Callable[[Pair], None], patch: ModelPatch) -> Callable[[str], None]:
-    return lambda device: function(Pair(patch, device))
+    def run(device: str) -> None:
+        skip_drift(patch)
+        function(Pair(patch, device))
+
+    return run
+
+
+def skip_drift(patch: ModelPatch) -> None:
+    """With ``LIGER_DRIFT=1`` in the environment, skip a type that the installed transformers has otherwise, by name.
+
+    For versions other than the one that declarations are pinned to; with that one it is a failure.
+    """
+    if os.environ.get("LIGER_DRIFT") and (reason := _drift(patch.model_type)):
+        import pytest
+
+        pytest.skip(reason)
+
+
+@functools.cache
+def _drift(model_type: str) -> str | None:
+    import transformers
+
+    from liger.testing.upstream import check_pinned
+
+    try:
+        check_pinned(Pair(find(model_type), "cpu"))
+    except Exception as error:
+        return f"drift: {model_type} with transformers {transformers.__version__}: {describe(error)}"
+    return None
 
 
 @dataclass(slots=True)
