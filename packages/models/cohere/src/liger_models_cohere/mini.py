@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import Cohere2Config, Cohere2VisionConfig, CohereConfig
 
 _SMALL: dict[str, Any] = {
@@ -29,14 +27,6 @@ def cohere2() -> Cohere2Config:
     return Cohere2Config(
         **_SMALL, logit_scale=0.5, sliding_window=16, layer_types=["sliding_attention", "full_attention"]
     )
-
-
-def images(ids: Tensor) -> dict[str, Tensor]:
-    """An image of 16 patches of 4 x 4 pixels in each row: four tokens."""
-    ids = ids.clone()
-    ids[:, 3:7] = 251
-    pixels = torch.randn(len(ids), 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    return {"input_ids": ids, "pixel_values": pixels}
 
 
 def cohere2_vision() -> Cohere2VisionConfig:

@@ -44,7 +44,7 @@ COHERE2_VISION = replace(
         "torch.nn.modules.normalization.LayerNorm": fits.layer_norm(),
     },
     mini="liger_models_cohere.mini:cohere2_vision",
-    images="liger_models_cohere.mini:images",
+    images="liger_hf.minis:pixels_16",
 )
 
 

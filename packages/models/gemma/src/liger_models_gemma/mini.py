@@ -16,6 +16,8 @@ from transformers import (
     VaultGemmaConfig,
 )
 
+from liger_hf.minis import IMAGE, pixels_8, with_image
+
 _SMALL: dict[str, Any] = {
     "vocab_size": 256,
     "hidden_size": 128,
@@ -105,11 +107,9 @@ _VISION: dict[str, Any] = {
 
 
 def images(ids: Tensor) -> dict[str, Tensor]:
-    """An image of four patches of 4 x 4 pixels in each row: four tokens."""
-    ids = ids.clone()
-    ids[:, 3:7] = 251
-    pixels = torch.randn(len(ids), 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    return {"input_ids": ids, "pixel_values": pixels, "token_type_ids": (ids == 251).long()}
+    """An image of four patches of 4 x 4 pixels in each row: four tokens, which see each other."""
+    inputs = pixels_8(ids)
+    return {**inputs, "token_type_ids": (inputs["input_ids"] == IMAGE).long()}
 
 
 def gemma3() -> Gemma3Config:
@@ -132,15 +132,13 @@ def paligemma() -> PaliGemmaConfig:
 
 def patches(ids: Tensor) -> dict[str, Tensor]:
     """As Gemma 4 takes it: 4 x 4 patches with their positions, pooled to four tokens."""
-    ids = ids.clone()
-    ids[:, 3:7] = 251
-    pixels = torch.rand(len(ids), 16, 3 * 4 * 4, generator=torch.Generator().manual_seed(0))
+    inputs = with_image(ids, 16, 3 * 4 * 4)
     positions = torch.tensor([[x, y] for y in range(4) for x in range(4)]).expand(len(ids), -1, -1)
     return {
-        "input_ids": ids,
-        "pixel_values": pixels,
+        "input_ids": inputs["input_ids"],
+        "pixel_values": inputs["pixel_values"].sigmoid(),
         "image_position_ids": positions,
-        "mm_token_type_ids": (ids == 251).long(),
+        "mm_token_type_ids": (inputs["input_ids"] == IMAGE).long(),
     }
 
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import (
     Glm4Config,
     Glm4MoeConfig,
@@ -84,20 +82,6 @@ _VISION: dict[str, Any] = {
     "image_size": 16,
 }
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 3, 3]}
-
-
-def images(ids: Tensor) -> dict[str, Tensor]:
-    """An image of 16 patches of 4 x 4 pixels in each row: four tokens, with a start and an end around them."""
-    ids = ids.clone()
-    ids[:, 2], ids[:, 3:7], ids[:, 7] = 253, 251, 254
-    pixels = torch.randn(len(ids) * 16, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(0))
-    grid = torch.tensor([[1, 4, 4]] * len(ids))
-    return {
-        "input_ids": ids,
-        "pixel_values": pixels,
-        "image_grid_thw": grid,
-        "mm_token_type_ids": (ids == 251).int(),
-    }
 
 
 def glm4v() -> Glm4vConfig:

@@ -94,7 +94,7 @@ GLM4V = replace(
         # Glm4vVisionPatchMerger: gated, with a norm in front of it
     },
     mini="liger_models_glm.mini:glm4v",
-    images="liger_models_glm.mini:images",
+    images="liger_hf.minis:rows_of_patches",
 )
 
 GLM4V_MOE = replace(

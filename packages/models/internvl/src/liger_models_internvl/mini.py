@@ -1,16 +1,6 @@
 """A config of a model small enough to train in seconds on a CPU."""
 
-import torch
-from torch import Tensor
 from transformers import InternVLConfig
-
-
-def images(ids: Tensor) -> dict[str, Tensor]:
-    """An image of 16 patches of 4 x 4 pixels in each row: four tokens."""
-    ids = ids.clone()
-    ids[:, 3:7] = 251
-    pixels = torch.randn(len(ids), 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    return {"input_ids": ids, "pixel_values": pixels}
 
 
 def internvl() -> InternVLConfig:

@@ -21,7 +21,7 @@ INTERNVL = ModelPatch(
     },
     head=fits.causal_lm_head(),
     mini="liger_models_internvl.mini:internvl",
-    images="liger_models_internvl.mini:images",
+    images="liger_hf.minis:pixels_16",
 )
 
 

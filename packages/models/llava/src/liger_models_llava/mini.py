@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from transformers import LlavaConfig, LlavaNextConfig
 
+from liger_hf.minis import with_image
+
 _TEXT: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 256,
@@ -27,25 +29,14 @@ _VISION: dict[str, Any] = {
 }
 
 
-def images(ids: Tensor) -> dict[str, Tensor]:
-    """An image of four patches of 4 x 4 pixels in each row: four tokens."""
-    ids = ids.clone()
-    ids[:, 3:7] = 251
-    pixels = torch.randn(len(ids), 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    return {"input_ids": ids, "pixel_values": pixels}
-
-
 def llava() -> LlavaConfig:
     """Llama behind a CLIP tower, whose last layer is not used."""
     return LlavaConfig(text_config=_TEXT, vision_config=_VISION, image_token_index=251)
 
 
 def tiles(ids: Tensor) -> dict[str, Tensor]:
-    """The same, as a small image and one tile: four tokens each, and one at the end of each of two lines."""
-    ids = ids.clone()
-    ids[:, 2:12] = 251
-    pixels = torch.randn(len(ids), 2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    return {"input_ids": ids, "pixel_values": pixels, "image_sizes": torch.tensor([[8, 8]] * len(ids))}
+    """A small image and one tile in each row: four tokens each, and one at the end of each of two lines."""
+    return {**with_image(ids, 2, 3, 8, 8, first=2, tokens=10), "image_sizes": torch.tensor([[8, 8]] * len(ids))}
 
 
 def llava_next() -> LlavaNextConfig:

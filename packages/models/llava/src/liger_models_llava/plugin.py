@@ -20,7 +20,7 @@ LLAVA = ModelPatch(
     },
     head=fits.causal_lm_head(),
     mini="liger_models_llava.mini:llava",
-    images="liger_models_llava.mini:images",
+    images="liger_hf.minis:pixels_8",
 )
 
 LLAVA_NEXT = replace(

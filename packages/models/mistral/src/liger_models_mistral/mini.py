@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from transformers import Ministral3Config, MinistralConfig, Mistral3Config, MistralConfig, MixtralConfig
 
+from liger_hf.minis import pixels_16
+
 _SMALL: dict[str, Any] = {
     "vocab_size": 256,
     "hidden_size": 128,
@@ -46,11 +48,8 @@ def mixtral() -> MixtralConfig:
 
 
 def images(ids: Tensor) -> dict[str, Tensor]:
-    """An image of 16 patches of 4 x 4 pixels in each row: four tokens."""
-    ids = ids.clone()
-    ids[:, 3:7] = 251
-    pixels = torch.randn(len(ids), 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    return {"input_ids": ids, "pixel_values": pixels, "image_sizes": torch.tensor([[16, 16]] * len(ids))}
+    """An image of 16 patches of 4 x 4 pixels in each row, with its size: four tokens."""
+    return {**pixels_16(ids), "image_sizes": torch.tensor([[16, 16]] * len(ids))}
 
 
 def mistral3() -> Mistral3Config:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import (
     Qwen2_5_VLConfig,
     Qwen2Config,
@@ -93,20 +91,6 @@ _VISION: dict[str, Any] = {
 }
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [6, 6, 4]}
 _TEXT: dict[str, Any] = {**_SMALL, "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": _ROPE}
-
-
-def images(ids: Tensor) -> dict[str, Tensor]:
-    """An image of 16 patches of 4 x 4 pixels in each row: four tokens, with a start and an end around them."""
-    ids = ids.clone()
-    ids[:, 2], ids[:, 3:7], ids[:, 7] = 253, 251, 254
-    pixels = torch.randn(len(ids) * 16, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(0))
-    grid = torch.tensor([[1, 4, 4]] * len(ids))
-    return {
-        "input_ids": ids,
-        "pixel_values": pixels,
-        "image_grid_thw": grid,
-        "mm_token_type_ids": (ids == 251).int(),
-    }
 
 
 def qwen2_vl() -> Qwen2VLConfig:

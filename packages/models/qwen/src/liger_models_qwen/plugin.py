@@ -120,7 +120,7 @@ QWEN2_VL = replace(
         # VisionMlp: a QuickGELU without a gate
     },
     mini="liger_models_qwen.mini:qwen2_vl",
-    images="liger_models_qwen.mini:images",
+    images="liger_hf.minis:rows_of_patches",
 )
 
 QWEN2_5_VL = replace(

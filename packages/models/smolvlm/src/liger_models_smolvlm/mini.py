@@ -2,9 +2,10 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import Idefics3Config, SmolVLMConfig
+
+from liger_hf.minis import with_image
 
 _SMALL: dict[str, Any] = {
     "text_config": {
@@ -33,11 +34,8 @@ _SMALL: dict[str, Any] = {
 
 
 def images(ids: Tensor) -> dict[str, Tensor]:
-    """An image of 16 patches of 4 x 4 pixels in each row: four tokens."""
-    ids = ids.clone()
-    ids[:, 3:7] = 251
-    pixels = torch.randn(len(ids), 1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    return {"input_ids": ids, "pixel_values": pixels}
+    """One image of 16 patches of 4 x 4 pixels in each row: four tokens."""
+    return with_image(ids, 1, 3, 16, 16)
 
 
 def smolvlm() -> SmolVLMConfig:
