@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from liger._math_triton import exp
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
 from liger.settings import settings
 
@@ -35,7 +36,7 @@ def _result(z, total, LOG: tl.constexpr):
     """Softmax, or its logarithm, of z = x - max x."""
     if LOG:
         return z - tl.log(total)
-    return tl.exp(z) / total
+    return exp(z) * (1.0 / total)
 
 
 @triton.jit
@@ -50,7 +51,7 @@ def _weighted(y, dy, LOG: tl.constexpr):
 def _slope(y, dy, total, LOG: tl.constexpr):
     """dx, where total is the sum of ``_weighted``."""
     if LOG:
-        return dy - tl.exp(y) * total
+        return dy - exp(y) * total
     return y * (dy - total)
 
 
@@ -77,9 +78,9 @@ def _forward(
             top = tl.maximum(top, tl.max(tail, axis=1, keep_dims=True))
             tail -= top
         x -= top
-        total = tl.sum(tl.exp(x), axis=1, keep_dims=True)
+        total = tl.sum(exp(x), axis=1, keep_dims=True)
         if TAIL:
-            total += tl.sum(tl.exp(tail), axis=1, keep_dims=True)
+            total += tl.sum(exp(tail), axis=1, keep_dims=True)
             y = _result(tail, total, LOG)
             tl.store(y_ptr + rows * V + tail_cols, y.to(y_ptr.dtype.element_ty), mask=tail_mask)
         tl.store(y_ptr + rows * V + cols, _result(x, total, LOG).to(y_ptr.dtype.element_ty), mask=mask)
@@ -107,11 +108,11 @@ def _forward_wide(
             x = tl.load(at, mask=cols < V, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
             higher = tl.maximum(top, tl.max(x, axis=0))
             base = tl.where(higher == -float("inf"), 0.0, higher)  # so far only -inf: exp of -inf, not of nan
-            total = total * tl.exp(top - base) + tl.sum(tl.exp(x - base[None, :]), axis=0)
+            total = total * exp(top - base) + tl.sum(exp(x - base[None, :]), axis=0)
             top = higher
         highest = tl.max(top, axis=0)
         base = tl.where(highest == -float("inf"), 0.0, highest)
-        sums = tl.sum(total * tl.exp(top - base), axis=0)
+        sums = tl.sum(total * exp(top - base), axis=0)
         for i in range(blocks):  # backwards: the end of the row is what the nearest cache still holds
             cols = (blocks - 1 - i) * (DEPTH * LANES) + within
             at = x_ptr + start + cols

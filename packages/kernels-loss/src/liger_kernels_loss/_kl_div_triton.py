@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from liger._math_triton import exp
 from liger.launch import GPU, ceil_div, gpu, launch, private_op
 from liger.settings import settings
 from liger_kernels_loss._blocks_triton import block_sum, columns, log2, unit_of
@@ -26,7 +27,7 @@ def _element(x, t, LOG_TARGET: tl.constexpr):
     """-> the loss, and the probability, which is the gradient but for its sign."""
     p = t
     if LOG_TARGET:
-        p = tl.exp(t)
+        p = exp(t)
         loss = p * (t - x)
     else:
         entropy = tl.where(t == 0.0, 0.0, t * (log2(t) * LN2))

@@ -15,12 +15,13 @@ import torch
 import triton
 import triton.language as tl
 
+from liger._math_triton import exp
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2
 from liger.settings import settings
 from liger_kernels_loss._blocks_triton import block_sum, clear, columns
 from liger_kernels_loss._loss import Loss, Rows, Upstream, class_total
 from liger_kernels_loss._statistics_triton import fold, fold_best, meet, meet_best, nothing, read_block
-from liger_kernels_loss._transforms_triton import LOG2E, transform, transform_slope
+from liger_kernels_loss._transforms_triton import transform, transform_slope
 from liger_kernels_loss.transforms import inner_and_outer
 
 LN2 = tl.constexpr(0.6931471805599453)
@@ -110,9 +111,9 @@ def dlogits(
     z = transform(logits, inner, outer, SOFTCAP)
     if BEND:
         away = tl.where(z == -float("inf"), 0.0, z - top)
-        dz = tl.exp2((z - top) * LOG2E) * (pull - bend * away) - hit
+        dz = exp(z - top) * (pull - bend * away) - hit
     else:
-        dz = tl.exp2((z - top) * LOG2E) * pull - hit
+        dz = exp(z - top) * pull - hit
     if SMOOTH:
         dz = dz - smooth * w
     return dz * transform_slope(logits, inner, outer, SOFTCAP)
