@@ -3,8 +3,8 @@
 It keeps bfloat16 as uint16 and, as it comes (seen in triton 3.6, 3.7 and 3.9): truncates when it rounds float32 to
 bfloat16, converts integers and float16 to it by their bit patterns, and adds, compares and sums the bit patterns as
 integers. Here casts go through float32 and round to nearest even, ``tl.dot`` upcasts its operands, and arithmetic,
-reductions and scans on bfloat16 raise: a kernel has to cast to float32 first, which it should on a GPU too. And it rounds
-the product inside ``tl.fma``, of which kernels then see nothing but noise where they want the rest of a rounding.
+reductions and scans on bfloat16 raise: a kernel has to cast to float32 first, which it should on a GPU too. And it
+rounds the product inside ``tl.fma``, of which kernels then see nothing but noise where they want what was lost.
 
 It also spends most of its time on what is not the kernel: at each call of a device function it replaces the functions
 of ``triton.language``, though the launch has done so, and for each sum of integers it computes in ten operations
