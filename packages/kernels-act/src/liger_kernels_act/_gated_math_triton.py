@@ -15,18 +15,19 @@ ACTIVATION = {"silu": 0, "tanh": 1, "none": 2, "clamped": 3}
 
 
 @triton.jit
-def activate(g, alpha, ACT: tl.constexpr):
-    """act(g) and its derivative; what the caller does not use is removed by the compiler."""
+def activate(g, alpha, G: tl.constexpr, ACT: tl.constexpr):
+    """act(g) and its derivative for a gate of dtype G; what the caller does not use is removed by the compiler."""
+    FP32: tl.constexpr = tl.float32 == G
     if ACT == SILU:
-        s, rest = sigmoid(g)
+        s, rest = sigmoid(g, FP32)
         return g * s, s * (1.0 + g * rest)  # this form stays accurate where the slope is near 0
     if ACT == CLAMPED:
-        s, rest = sigmoid(alpha * g)
+        s, rest = sigmoid(alpha * g, FP32)
         return g * s, s * (1.0 + alpha * g * rest)
     if ACT == GELU_TANH:
         # (1 + tanh(u)) / 2 = sigmoid(2 u), and triton itself has no tanh
         square = g * g
-        s, rest = sigmoid(g * (1.5957691216057308 + 0.07135481627260025 * square))
+        s, rest = sigmoid(g * (1.5957691216057308 + 0.07135481627260025 * square), FP32)
         return g * s, s * (1.0 + g * rest * (1.5957691216057308 + 0.21406444881780074 * square))
     cdf = 0.5 * (1.0 + tl.erf(0.7071067811865476 * g))
     return g * cdf, cdf + g * 0.3989422804014327 * exp(-0.5 * g * g)
@@ -48,10 +49,10 @@ def factors(g, u, gate_multiplier, limit, up_offset, G: tl.constexpr, U: tl.cons
 def product(g, u, alpha, down_multiplier, G: tl.constexpr, Y: tl.constexpr, ACT: tl.constexpr):
     """y from what `factors` returns, in its dtype."""
     if ACT == CLAMPED:
-        s, _ = sigmoid((alpha * g).to(G).to(tl.float32))
+        s, _ = sigmoid((alpha * g).to(G).to(tl.float32), tl.float32 == G)
         a = g * s.to(G).to(tl.float32)
     else:
-        a, _ = activate(g, alpha, ACT)
+        a, _ = activate(g, alpha, G, ACT)
     a = a.to(G).to(tl.float32)  # upstream rounds here
     y = (a * u).to(Y)
     return (y.to(tl.float32) * down_multiplier).to(Y)

@@ -208,7 +208,13 @@ HELD_ROWS = (
     "columns, the next rows on their way through shared memory: a program for each multiprocessor"
 )
 WIDE_ROWS = "rows of more columns, each read twice; R programs, or two for each multiprocessor"
-SOFTMAX_GRID = {"_forward": HELD_ROWS, "_forward_wide": WIDE_ROWS, "_backward": HELD_ROWS, "_backward_wide": WIDE_ROWS}
+SOFTMAX_GRID = {
+    "_forward": HELD_ROWS,
+    "_forward_wide": WIDE_ROWS,
+    "_backward": HELD_ROWS,
+    "_backward_wide": WIDE_ROWS,
+    "_backward_shared": "8192 columns, in 16 bits, of a row of more than 65536; R * parts programs",
+}
 SPARSEMAX_GRID = {
     "_forward": "rows of up to 8192 columns, 2048 elements of narrow ones: ceil(R / rows) programs",
     "_forward_wide": "one row of more columns, read once for each step of Newton's method; R programs",

@@ -73,9 +73,7 @@ def meet(top, total, bent, ENTROPY: tl.constexpr):
     """The threads' statistics -> the row's."""
     highest = tl.max(top, axis=0)
     total, bent = moved(top, total, bent, finite(highest), ENTROPY)
-    if ENTROPY:
-        bent = tl.sum(bent, axis=0)
-    return highest, tl.sum(total, axis=0), bent
+    return highest, tl.sum(total, axis=0), tl.sum(bent, axis=0)
 
 
 @triton.jit

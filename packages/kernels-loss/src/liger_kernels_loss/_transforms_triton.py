@@ -16,7 +16,7 @@ def transform(logits, inner, outer, SOFTCAP: tl.constexpr):
     """Logits of any dtype -> z = outer * tanh(inner * logits) in fp32; without SOFTCAP inner * logits."""
     z = logits.to(tl.float32) * inner
     if SOFTCAP:
-        z = outer * tanh(z)[0]
+        z = outer * tanh(z, True)[0]
     return z
 
 
@@ -25,5 +25,5 @@ def transform_slope(logits, inner, outer, SOFTCAP: tl.constexpr):
     """dz/dlogits."""
     slope = inner
     if SOFTCAP:
-        slope = (inner * outer) * tanh(logits.to(tl.float32) * inner)[1]
+        slope = (inner * outer) * tanh(logits.to(tl.float32) * inner, True)[1]
     return slope

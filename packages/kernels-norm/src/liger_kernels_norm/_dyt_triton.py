@@ -36,7 +36,8 @@ def _forward(
     mask = (rows < R)[:, None] & (cols < H)[None, :]
     at = rows[:, None] * H + cols[None, :]
     alpha = tl.load(alpha_ptr).to(tl.float32)
-    t, _ = tanh(alpha * tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32))
+    x = tl.load(x_ptr + at, mask=mask, other=0.0)
+    t, _ = tanh(alpha * x.to(tl.float32), x.dtype == tl.float32)
     y = t * tl.load(w_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
     if b_ptr is not None:
         y += tl.load(b_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
@@ -73,7 +74,7 @@ def _backward(
         at = rows[:, None] * H + cols[None, :]
         x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
-        t, slope = tanh(alpha * x)
+        t, slope = tanh(alpha * x, x_ptr.dtype.element_ty == tl.float32)
         inner = dy * w * slope
         if dx_ptr is not None:
             tl.store(dx_ptr + at, (alpha * inner).to(dx_ptr.dtype.element_ty), mask=mask)
