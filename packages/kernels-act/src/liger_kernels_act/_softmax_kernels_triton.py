@@ -1,6 +1,6 @@
 """Kernels of softmax and log_softmax: rows that fit stay in registers, wider ones are read a second time.
 
-In the backward the widest are shared by a team of programs (``liger._teams_triton``), none of which reads twice.
+The widest are shared by a team of programs (``liger._teams_triton``), none of which reads twice.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
@@ -110,6 +110,37 @@ def _forward_wide(
             x = tl.load(at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
             y = _result(x - highest, sums, LOG).to(y_ptr.dtype.element_ty)
             tl.store(y_ptr + start + cols, y, mask=cols < V, eviction_policy="evict_first")
+
+
+@triton.jit(do_not_specialize=["R"])
+def _forward_shared(
+    x_ptr,  # (R, V)
+    y_ptr,  # (R, V)
+    board_ptr,  # (R * PARTS + 1,) int64
+    R,
+    V: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    SEATS: tl.constexpr,  # the next power of two
+    LOG: tl.constexpr,
+    PHASE: tl.constexpr,
+):
+    row, part = place(board_ptr, R.to(tl.int64) * PARTS, PARTS, PHASE)
+    cols = part * BLOCK + tl.arange(0, BLOCK)
+    at = row * tl.full((), V, tl.int64) + cols
+    x = tl.load(x_ptr + at, mask=cols < V, other=-float("inf")).to(tl.float32)
+    words_ptr = board_ptr + row * tl.full((), PARTS, tl.int64)
+    if PHASE != HEAR:
+        top = tl.max(x, axis=0)
+        base = tl.where(top == -float("inf"), 0.0, top)  # nothing but -inf: exp of -inf, not of nan
+        tell(words_ptr + part, top, tl.sum(exp(x - base), axis=0))
+    if PHASE != TELL:
+        parts = tl.arange(0, SEATS)
+        tops, totals = hear(words_ptr + parts, parts < PARTS, -float("inf"), 0.0, PHASE)
+        top = tl.max(tops, axis=0)
+        base = tl.where(top == -float("inf"), 0.0, top)
+        total = tl.sum(totals * exp(tops - base), axis=0)
+        tl.store(y_ptr + at, _result(x - top, total, LOG).to(y_ptr.dtype.element_ty), mask=cols < V)
 
 
 @triton.jit(do_not_specialize=["R"])

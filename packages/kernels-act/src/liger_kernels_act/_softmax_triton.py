@@ -15,12 +15,13 @@ from liger_kernels_act._softmax_kernels_triton import (
     _backward_shared,
     _backward_wide,
     _forward,
+    _forward_shared,
     _forward_wide,
 )
 
 HELD = 16384  # columns up to which a program holds a row in registers, and leaves when it has written it
 STREAMED = 32768  # up to which it still does, and takes one row after another: the next are on their way meanwhile
-ALONE = 65536  # columns above which a row has a multiprocessor for itself in the forward, and is shared in the backward
+WIDE = 65536  # up to which it reads a row twice; above it a team of programs shares the row
 TILE = 4096  # elements of one program of narrow rows: 8 KB in bf16
 VALUES = 32  # 16-bit values of a row that a thread holds: four 16-byte loads
 
@@ -46,14 +47,11 @@ def _streamed_stages(V: int, itemsize: int, device: GPU) -> int:
 def _forward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_forward_wide``.
 
-    A row of 131072 is alone on its multiprocessor, with all of its threads, so that all rows in work stay in the cache
-    for their second read: 132 x 256 KB in bf16. Of narrower ones there are two, and one loads while the other stores.
-    With odd V each value is loaded and masked alone, which takes registers.
+    Two rows on a multiprocessor, of which one loads while the other stores. With odd V each value is loaded and masked
+    alone, which takes registers.
     """
-    alone = V > ALONE
-    warps = device.most_warps if alone else device.most_warps // 2
-    deep = 8 if alone and device.name == "sm90" else 4  # elsewhere 8 spill more, and nobody timed them
-    depth = deep * 2 // max(itemsize, 2) // (4 if V % 2 else 1)
+    warps = device.most_warps // 2
+    depth = 8 // max(itemsize, 2) // (4 if V % 2 else 1)
     return {"DEPTH": max(1, depth), "LANES": warps * device.lanes * 8, "num_warps": warps}
 
 
@@ -66,9 +64,20 @@ def _backward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int
 
 
 @settings(BLOCK=(2048, 4096, 8192, 16384), num_warps=(4, 8, 16))
-def _backward_shared_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
-    """Constants of ``_backward_shared``: 32 KB of y and dy, in the registers of 256 threads, and several at a time."""
-    return {"BLOCK": 16384 // max(itemsize, 2), "num_warps": 256 // device.lanes}
+def _shared_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
+    """Constants of the kernels that share a row: 16 KB of each tensor, with 128 threads for each that is read."""
+    return {"BLOCK": 16384 // max(itemsize, 2), "num_warps": 128 * reads // device.lanes}
+
+
+def _launch_shared(kernel: Any, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, log: bool) -> None:
+    V, device = out.shape[-1], out.device
+    R = out.numel() // V
+    chosen = _shared_settings(V, out.element_size(), len(inputs), gpu(device))
+    parts = ceil_div(V, chosen["BLOCK"])
+    words = board(R * parts, device)
+    constants = {"V": V, **chosen, "PARTS": parts, "SEATS": next_power_of_2(parts), "LOG": log}
+    for phase in phases(device):
+        launch(kernel, (R * parts,), (*inputs, out, words), (R,), **constants, PHASE=phase)
 
 
 def _launch_forward_kernel(x: torch.Tensor, y: torch.Tensor, log: bool) -> None:
@@ -81,10 +90,12 @@ def _launch_forward_kernel(x: torch.Tensor, y: torch.Tensor, log: bool) -> None:
         programs = programs if V <= HELD else min(programs, device.processors)
         launch(_forward, (programs,), (x, y), (R,), V=V, STAGES=stages, LOG=log, **chosen)
         return
+    if V > WIDE:
+        _launch_shared(_forward_shared, (x,), y, log)
+        return
     chosen = _forward_wide_settings(V, x.element_size(), device)
-    programs = min(R, 2 * device.processors) if V > ALONE else R
     blocks = ceil_div(V, chosen["DEPTH"] * chosen["LANES"])
-    launch(_forward_wide, (programs,), (x, y), (R, blocks), V=V, **chosen, LOG=log)
+    launch(_forward_wide, (R,), (x, y), (R, blocks), V=V, **chosen, LOG=log)
 
 
 def _launch_backward_kernel(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor, log: bool) -> None:
@@ -94,13 +105,8 @@ def _launch_backward_kernel(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor,
         chosen = _held_settings(V, y.element_size(), 2, device)
         launch(_backward, (ceil_div(R, chosen["ROWS"]),), (dy, y, dx), (R,), V=V, LOG=log, **chosen)
         return
-    if V > ALONE:
-        chosen = _backward_shared_settings(V, y.element_size(), device)
-        parts = ceil_div(V, chosen["BLOCK"])
-        words = board(R * parts, y.device)
-        shared = {"V": V, **chosen, "PARTS": parts, "SEATS": next_power_of_2(parts), "LOG": log}
-        for phase in phases(y.device):
-            launch(_backward_shared, (R * parts,), (dy, y, dx, words), (R,), **shared, PHASE=phase)
+    if V > WIDE:
+        _launch_shared(_backward_shared, (dy, y), dx, log)
         return
     chosen = _backward_wide_settings(V, y.element_size(), device)
     programs = min(R, 2 * device.processors)

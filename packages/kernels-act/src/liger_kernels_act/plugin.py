@@ -208,12 +208,13 @@ HELD_ROWS = (
     "columns, the next rows on their way through shared memory: a program for each multiprocessor"
 )
 WIDE_ROWS = "rows of more columns, each read twice; R programs, or two for each multiprocessor"
+SHARED_ROWS = "16 KB of a row of more than 65536 columns; R * parts programs"
 SOFTMAX_GRID = {
     "_forward": HELD_ROWS,
     "_forward_wide": WIDE_ROWS,
     "_backward": HELD_ROWS,
     "_backward_wide": WIDE_ROWS,
-    "_backward_shared": "8192 columns, in 16 bits, of a row of more than 65536; R * parts programs",
+    **dict.fromkeys(("_forward_shared", "_backward_shared"), SHARED_ROWS),
 }
 SPARSEMAX_GRID = {
     "_forward": "rows of up to 8192 columns, 2048 elements of narrow ones: ceil(R / rows) programs",
