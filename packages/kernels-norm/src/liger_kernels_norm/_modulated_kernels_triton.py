@@ -86,10 +86,9 @@ def _forward(
     X: tl.constexpr = x_ptr.dtype.element_ty
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     valid = rows < R
-    if SAME:  # or each row would bring its sample's scale and shift from L2 again: twice what it brings itself
-        samples = tl.program_id(0).to(tl.int64) * ROWS // T + tl.arange(0, 1)
-    else:
-        samples = tl.minimum(rows, R - 1) // T
+    # one sample for all rows where that is so: else each row brings scale and shift from L2, twice its own bytes
+    first = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, 1)
+    samples = first // T if SAME else tl.minimum(rows, R - 1) // T
     cols = tl.arange(0, BLOCK)
     if H <= BLOCK:
         at, mask = rows[:, None] * H + cols[None, :], valid[:, None] & (cols < H)[None, :]
