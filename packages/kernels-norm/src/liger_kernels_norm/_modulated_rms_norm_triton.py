@@ -23,12 +23,15 @@ WIDE = 8192  # columns a program holds
 # -- How much a program does -------------------------------------------------------------------------------------------
 @settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16))
 def _forward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
-    """2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
+    """Two rows a program, or 4096 elements of narrow ones, 32 values of a tensor a thread.
+
+    Rows of one sample share its scale and shift, which come from L2, and there is no time for many of them.
+    """
     if H > WIDE:  # 8 values a thread: with 16, or with more threads, the loops spill on some GPUs
         return {"BLOCK": WIDE // 4, "ROWS": 1, "num_warps": 8}
     block = next_power_of_2(H)
-    rows = max(1, 2048 // block)
-    return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // 512))}
+    rows = max(2, 4096 // block)
+    return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // 1024))}
 
 
 @settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16), STAGES=(1, 2, 3, 4, 5, 6), PROGRAMS=(1, 2, 3, 4, 6, 8))
