@@ -10,6 +10,7 @@ each row first, then tiles of columns.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
@@ -132,7 +133,7 @@ def _launch_backward(
     if p is not None or s is not None:
         dw = made[3] if needs[3] else None
         rows = min(32, next_power_of_2(splits))
-        tile = {"COLS": 1024 // rows, "ROWS": rows, "DW_COLS": 32, "DW_ROWS": 64}
+        tile: dict[str, Any] = {"COLS": 1024 // rows, "ROWS": rows, "DW_COLS": 32, "DW_ROWS": 64}
         grid = B * ceil_div(H, tile["COLS"]) + (0 if dw is None else ceil_div(H, tile["DW_COLS"]))
         sums = (scale, p, s, weight, dscale, dshift, dw)
         launch(_add_splits, (grid,), sums, (splits, B), num_warps=4, H=H, **tile)

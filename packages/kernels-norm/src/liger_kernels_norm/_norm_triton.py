@@ -182,17 +182,11 @@ def _launch_backward(
     dw_parts = None if dw is None else parts
     db_parts = None if db is None else parts if dw is None else parts[1]  # type: ignore[index]
     if wide:
-        if dx is not None:
-            tensors = (dy, ds, x, weight, mean, rstd, dx)
-            block = 8192 if x.element_size() == 2 else 4096  # float32 spills
-            launch(_backward_dx_wide, (R * N,), tensors, (offset,), num_warps=16, H=H, N=N, TERMS=terms, BLOCK=block)
-        if parts is not None:
-            parameters = (dy, x, mean, rstd, dw_parts, db_parts)
-            grid = (ceil_div(H, 512), programs, N)
-            launch(_backward_dw_wide, grid, parameters, (R,), num_warps=8, **constants, COLS=512, ROWS=8, STAGES=3)
+        inputs = (dy, ds, x, weight, mean, rstd)
+        _launch_backward_wide(inputs, offset, terms, dx, dw_parts, db_parts, programs, constants)
     elif in_parts:
-        tensors = (dy, x, weight, mean, rstd, dy, x, weight, dx, dw_parts, db_parts)
-        launch(_backward_parts, (programs,), tensors, (R,), H=H, **_parts_settings(H, x.element_size(), device))
+        held = (dy, x, weight, mean, rstd, dy, x, weight, dx, dw_parts, db_parts)
+        launch(_backward_parts, (programs,), held, (R,), H=H, **_parts_settings(H, x.element_size(), device))
     else:
         again = (dy, x) if H > 8192 else (None, None)
         all_of = (dy, ds, x, weight, mean, rstd, *again, dx, dw_parts, db_parts)
@@ -203,6 +197,31 @@ def _launch_backward(
     if parts is not None:
         add_partials(parts, *sums)
     return dx, dw, db
+
+
+def _launch_backward_wide(
+    inputs: tuple[torch.Tensor | None, ...],
+    offset: float,
+    terms: int,
+    dx: torch.Tensor | None,
+    dw_parts: torch.Tensor | None,
+    db_parts: torch.Tensor | None,
+    programs: int,
+    constants: dict[str, Any],
+) -> None:
+    """Gradients of rows too wide for ``_backward``: dx by rows, then the sums by columns."""
+    dy, _, x, _, mean, rstd = inputs
+    assert x is not None
+    assert rstd is not None
+    H, N = constants["H"], constants["N"]
+    if dx is not None:
+        block = 8192 if x.element_size() == 2 else 4096  # float32 spills
+        shape: dict[str, Any] = {"H": H, "N": N, "TERMS": terms, "BLOCK": block}
+        launch(_backward_dx_wide, (rstd.numel(),), (*inputs, dx), (offset,), num_warps=16, **shape)
+    if dw_parts is not None or db_parts is not None:
+        grid, sums = (ceil_div(H, 512), programs, N), (dy, x, mean, rstd, dw_parts, db_parts)
+        tile: dict[str, Any] = {"COLS": 512, "ROWS": 8, "STAGES": 3}
+        launch(_backward_dw_wide, grid, sums, (rstd.numel() // N,), num_warps=8, **constants, **tile)
 
 
 # -- Autograd ----------------------------------------------------------------------------------------------------------

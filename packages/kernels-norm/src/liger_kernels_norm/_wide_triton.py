@@ -88,8 +88,8 @@ def _backward_parts(
     zero = tl.zeros((BLOCK,), tl.float32)
     dw, db = (), ()
     for _ in tl.static_range(parts):
-        dw += (zero,)
-        db += (zero,)
+        dw += (zero,)  # type: ignore[assignment]
+        db += (zero,)  # type: ignore[assignment]
     for row in range(tl.program_id(0), R, tl.num_programs(0)):
         start = row * tl.full((), H, tl.int64)
         mean, rstd = tl.load(mean_ptr + row), tl.load(rstd_ptr + row)
@@ -106,8 +106,8 @@ def _backward_parts(
             if dx_ptr is not None:
                 dx = (dy * w - xhat * along - shift) * rstd
                 tl.store(dx_ptr + start + at, dx.to(dx_ptr.dtype.element_ty), mask=at < H)
-            more_dw += (dw[part] + dy * xhat,)
-            more_db += (db[part] + dy,)
+            more_dw += (dw[part] + dy * xhat,)  # type: ignore[assignment]
+            more_db += (db[part] + dy,)  # type: ignore[assignment]
         dw, db = more_dw, more_db
     first = tl.program_id(0).to(tl.int64) * H
     for part in tl.static_range(parts):
