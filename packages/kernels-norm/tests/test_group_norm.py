@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import liger
 from liger import ops
+from liger.launch import ASSUMED, assume
 from liger.testing import Case, Check, assert_contract, checks
 from liger.testing.cases import find
 from liger_kernels_norm.group_norm import group_norm_reference
@@ -42,6 +43,26 @@ def test_any_shape(dtype: torch.dtype, shape: tuple[int, ...], device: str, gene
         {"num_groups": 3},
         reduction=x[0, : shape[1] // 3].numel() if len(x) else 1,
     )
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("shape", [(2, 4, 5000), (1, 6, 12000)], ids=["small tiles", "a program fills a processor"])
+def test_a_program_takes_whole_groups_of_several_tiles(
+    shape: tuple[int, ...], device: str, generator: torch.Generator
+) -> None:
+    """As on a GPU with more groups than places for programs."""
+    if device != "cpu":
+        pytest.skip("a GPU that is there is asked how many processors it has")
+    x, w, b = (torch.randn(size, generator=generator).bfloat16() for size in (shape, shape[1], shape[1]))
+    inputs = [t.requires_grad_() for t in (x, w, b)]
+    with assume(ASSUMED._replace(processors=1)):
+        assert_contract(
+            lambda *a, **o: ops.group_norm(*a, **o, kernel="triton"),
+            group_norm_reference,
+            inputs,
+            {"num_groups": 2},
+            reduction=x[0, : shape[1] // 2].numel(),
+        )
 
 
 @pytest.mark.triton

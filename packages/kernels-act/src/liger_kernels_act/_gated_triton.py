@@ -119,7 +119,7 @@ def _backward(
     dy = tl.load(dy_ptr + rows * DY_STRIDE + cols, mask=mask, other=0.0).to(tl.float32) * down_multiplier
     g, u = _load_both(g_ptr, u_ptr, R, H, G_STRIDE, U_STRIDE, G_AT, U_AT, IN_TURN, BLOCK, ROWS)
     z, v = factors(g, u, gate_multiplier, limit, up_offset, G, u_ptr.dtype.element_ty, ACT)
-    a, slope = activate(z, alpha, ACT)
+    a, slope = activate(z, alpha, G, ACT)
     dg = dy * v * slope * gate_multiplier
     du = dy * a
     if ACT == CLAMPED:

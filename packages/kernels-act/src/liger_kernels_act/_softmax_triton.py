@@ -1,7 +1,4 @@
-"""Triton kernels of softmax and log_softmax: rows that fit stay in registers, wider ones are read a second time."""
-
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
-# mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
+"""softmax and log_softmax with Triton: how much a program does, launches and autograd."""
 
 from __future__ import annotations
 
@@ -9,176 +6,24 @@ import functools
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 
+from liger._teams_triton import board, phases
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
 from liger.settings import settings
+from liger_kernels_act._softmax_kernels_triton import (
+    _backward,
+    _backward_shared,
+    _backward_wide,
+    _forward,
+    _forward_shared,
+    _forward_wide,
+)
 
 HELD = 16384  # columns up to which a program holds a row in registers, and leaves when it has written it
 STREAMED = 32768  # up to which it still does, and takes one row after another: the next are on their way meanwhile
-ALONE = 65536  # columns above which a row has a multiprocessor for itself
+WIDE = 65536  # up to which it reads a row twice; above it a team of programs shares the row
 TILE = 4096  # elements of one program of narrow rows: 8 KB in bf16
 VALUES = 32  # 16-bit values of a row that a thread holds: four 16-byte loads
-
-
-# -- Kernels -----------------------------------------------------------------------------------------------------------
-@triton.jit
-def _columns(V: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, inside):
-    """COUNT columns from FIRST on, and where there are such in rows that are ``inside``."""
-    cols = (FIRST + tl.arange(0, COUNT))[None, :]
-    return cols, inside & (cols < V)
-
-
-@triton.jit
-def _result(z, total, LOG: tl.constexpr):
-    """Softmax, or its logarithm, of z = x - max x."""
-    if LOG:
-        return z - tl.log(total)
-    return tl.exp(z) / total
-
-
-@triton.jit
-def _weighted(y, dy, LOG: tl.constexpr):
-    """The terms of the sum in the gradient."""
-    if LOG:
-        return dy
-    return y * dy
-
-
-@triton.jit
-def _slope(y, dy, total, LOG: tl.constexpr):
-    """dx, where total is the sum of ``_weighted``."""
-    if LOG:
-        return dy - tl.exp(y) * total
-    return y * (dy - total)
-
-
-@triton.jit(do_not_specialize=["R"])
-def _forward(
-    x_ptr,  # (R, V)
-    y_ptr,  # (R, V)
-    R,
-    V: tl.constexpr,
-    HEAD: tl.constexpr,  # a row is HEAD columns and up to TAIL more: a power of two alone could be twice the row
-    TAIL: tl.constexpr,
-    ROWS: tl.constexpr,
-    STAGES: tl.constexpr,  # rows on their way through shared memory, the one at hand included
-    LOG: tl.constexpr,
-):
-    for tile in tl.range(tl.program_id(0), tl.cdiv(R, ROWS), tl.num_programs(0), num_stages=STAGES):
-        rows = (tile * tl.full((), ROWS, tl.int64) + tl.arange(0, ROWS))[:, None]
-        cols, mask = _columns(V, 0, HEAD, rows < R)
-        x = tl.load(x_ptr + rows * V + cols, mask=mask, other=-float("inf")).to(tl.float32)
-        top = tl.max(x, axis=1, keep_dims=True)
-        if TAIL:
-            tail_cols, tail_mask = _columns(V, HEAD, TAIL, rows < R)
-            tail = tl.load(x_ptr + rows * V + tail_cols, mask=tail_mask, other=-float("inf")).to(tl.float32)
-            top = tl.maximum(top, tl.max(tail, axis=1, keep_dims=True))
-            tail -= top
-        x -= top
-        total = tl.sum(tl.exp(x), axis=1, keep_dims=True)
-        if TAIL:
-            total += tl.sum(tl.exp(tail), axis=1, keep_dims=True)
-            y = _result(tail, total, LOG)
-            tl.store(y_ptr + rows * V + tail_cols, y.to(y_ptr.dtype.element_ty), mask=tail_mask)
-        tl.store(y_ptr + rows * V + cols, _result(x, total, LOG).to(y_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=["R", "blocks"])
-def _forward_wide(
-    x_ptr,  # (R, V)
-    y_ptr,  # (R, V)
-    R,
-    blocks,  # ceil(V / (DEPTH * LANES)); as a constant it makes LLVM unroll the loops until they spill
-    V: tl.constexpr,
-    DEPTH: tl.constexpr,  # a thread has the same lanes of each: one new maximum for DEPTH values
-    LANES: tl.constexpr,
-    LOG: tl.constexpr,
-):
-    within = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
-    for row in range(tl.program_id(0), R, tl.num_programs(0)):
-        start = row * tl.full((), V, tl.int64)
-        top = tl.full((LANES,), -float("inf"), tl.float32)
-        total = tl.zeros((LANES,), tl.float32)
-        for i in range(blocks):
-            cols = i * (DEPTH * LANES) + within
-            at = x_ptr + start + cols
-            x = tl.load(at, mask=cols < V, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
-            higher = tl.maximum(top, tl.max(x, axis=0))
-            base = tl.where(higher == -float("inf"), 0.0, higher)  # so far only -inf: exp of -inf, not of nan
-            total = total * tl.exp(top - base) + tl.sum(tl.exp(x - base[None, :]), axis=0)
-            top = higher
-        highest = tl.max(top, axis=0)
-        base = tl.where(highest == -float("inf"), 0.0, highest)
-        sums = tl.sum(total * tl.exp(top - base), axis=0)
-        for i in range(blocks):  # backwards: the end of the row is what the nearest cache still holds
-            cols = (blocks - 1 - i) * (DEPTH * LANES) + within
-            at = x_ptr + start + cols
-            x = tl.load(at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            y = _result(x - highest, sums, LOG).to(y_ptr.dtype.element_ty)
-            tl.store(y_ptr + start + cols, y, mask=cols < V, eviction_policy="evict_first")
-
-
-@triton.jit(do_not_specialize=["R"])
-def _backward(
-    dy_ptr,  # (R, V)
-    y_ptr,  # (R, V)
-    dx_ptr,  # (R, V)
-    R,
-    V: tl.constexpr,
-    HEAD: tl.constexpr,
-    TAIL: tl.constexpr,
-    ROWS: tl.constexpr,
-    LOG: tl.constexpr,
-):
-    rows = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
-    dy_ptr += rows * V
-    y_ptr += rows * V
-    dx_ptr += rows * V
-    cols, mask = _columns(V, 0, HEAD, rows < R)
-    dy = tl.load(dy_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-    y = tl.load(y_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-    total = tl.sum(_weighted(y, dy, LOG), axis=1, keep_dims=True)
-    if TAIL:
-        tail_cols, tail_mask = _columns(V, HEAD, TAIL, rows < R)
-        tail_dy = tl.load(dy_ptr + tail_cols, mask=tail_mask, other=0.0).to(tl.float32)
-        tail_y = tl.load(y_ptr + tail_cols, mask=tail_mask, other=0.0).to(tl.float32)
-        total += tl.sum(_weighted(tail_y, tail_dy, LOG), axis=1, keep_dims=True)
-        tail = _slope(tail_y, tail_dy, total, LOG)
-        tl.store(dx_ptr + tail_cols, tail.to(dx_ptr.dtype.element_ty), mask=tail_mask)
-    tl.store(dx_ptr + cols, _slope(y, dy, total, LOG).to(dx_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=["R", "blocks"])
-def _backward_wide(
-    dy_ptr,  # (R, V)
-    y_ptr,  # (R, V); for the logarithm it is not read in the first pass
-    dx_ptr,  # (R, V)
-    R,
-    blocks,  # ceil(V / BLOCK); as a constant it makes LLVM unroll the loops until they spill
-    V: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SINGLE: tl.constexpr,  # one block: without loops a fifth faster
-    LOG: tl.constexpr,
-):
-    for row in range(tl.program_id(0), R, tl.num_programs(0)):
-        start = row * tl.full((), V, tl.int64)
-        terms = tl.zeros((BLOCK,), tl.float32)
-        for i in range(1 if SINGLE else blocks):
-            cols = i * BLOCK + tl.arange(0, BLOCK)
-            at = start + cols
-            dy = tl.load(dy_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            y = tl.load(y_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            terms += _weighted(y, dy, LOG)
-        total = tl.sum(terms, axis=0)
-        for i in range(1 if SINGLE else blocks):  # backwards: the nearest cache still holds the end of the row
-            cols = (0 if SINGLE else blocks - 1 - i) * BLOCK + tl.arange(0, BLOCK)
-            at = start + cols
-            dy = tl.load(dy_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            y = tl.load(y_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            dx = _slope(y, dy, total, LOG).to(dx_ptr.dtype.element_ty)
-            tl.store(dx_ptr + at, dx, mask=cols < V, eviction_policy="evict_first")
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
@@ -202,14 +47,11 @@ def _streamed_stages(V: int, itemsize: int, device: GPU) -> int:
 def _forward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_forward_wide``.
 
-    A row of 131072 is alone on its multiprocessor, with all of its threads, so that all rows in work stay in the cache
-    for their second read: 132 x 256 KB in bf16. Of narrower ones there are two, and one loads while the other stores.
-    With odd V each value is loaded and masked alone, which takes registers.
+    Two rows on a multiprocessor, of which one loads while the other stores. With odd V each value is loaded and masked
+    alone, which takes registers.
     """
-    alone = V > ALONE
-    warps = device.most_warps if alone else device.most_warps // 2
-    deep = 8 if alone and device.name == "sm90" else 4  # elsewhere 8 spill more, and nobody timed them
-    depth = deep * 2 // max(itemsize, 2) // (4 if V % 2 else 1)
+    warps = device.most_warps // 2
+    depth = 8 // max(itemsize, 2) // (4 if V % 2 else 1)
     return {"DEPTH": max(1, depth), "LANES": warps * device.lanes * 8, "num_warps": warps}
 
 
@@ -219,6 +61,23 @@ def _backward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int
     values = 32 if device.name == "sm90" else 16  # elsewhere 32 spill
     block = device.most_warps * device.lanes * values * 2 // max(itemsize, 2) // (4 if V % 2 else 1)
     return {"BLOCK": block, "num_warps": device.most_warps}
+
+
+@settings(BLOCK=(2048, 4096, 8192, 16384), num_warps=(4, 8, 16))
+def _shared_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
+    """Constants of the kernels that share a row: 16 KB of each tensor, with 128 threads for each that is read."""
+    return {"BLOCK": 16384 // max(itemsize, 2), "num_warps": 128 * reads // device.lanes}
+
+
+def _launch_shared(kernel: Any, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, log: bool) -> None:
+    V, device = out.shape[-1], out.device
+    R = out.numel() // V
+    chosen = _shared_settings(V, out.element_size(), len(inputs), gpu(device))
+    parts = ceil_div(V, chosen["BLOCK"])
+    words = board(R * parts, device)
+    constants = {"V": V, **chosen, "PARTS": parts, "SEATS": next_power_of_2(parts), "LOG": log}
+    for phase in phases(device):
+        launch(kernel, (R * parts,), (*inputs, out, words), (R,), **constants, PHASE=phase)
 
 
 def _launch_forward_kernel(x: torch.Tensor, y: torch.Tensor, log: bool) -> None:
@@ -231,10 +90,12 @@ def _launch_forward_kernel(x: torch.Tensor, y: torch.Tensor, log: bool) -> None:
         programs = programs if V <= HELD else min(programs, device.processors)
         launch(_forward, (programs,), (x, y), (R,), V=V, STAGES=stages, LOG=log, **chosen)
         return
+    if V > WIDE:
+        _launch_shared(_forward_shared, (x,), y, log)
+        return
     chosen = _forward_wide_settings(V, x.element_size(), device)
-    programs = min(R, 2 * device.processors) if V > ALONE else R
     blocks = ceil_div(V, chosen["DEPTH"] * chosen["LANES"])
-    launch(_forward_wide, (programs,), (x, y), (R, blocks), V=V, **chosen, LOG=log)
+    launch(_forward_wide, (R,), (x, y), (R, blocks), V=V, **chosen, LOG=log)
 
 
 def _launch_backward_kernel(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor, log: bool) -> None:
@@ -244,8 +105,11 @@ def _launch_backward_kernel(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor,
         chosen = _held_settings(V, y.element_size(), 2, device)
         launch(_backward, (ceil_div(R, chosen["ROWS"]),), (dy, y, dx), (R,), V=V, LOG=log, **chosen)
         return
+    if V > WIDE:
+        _launch_shared(_backward_shared, (dy, y), dx, log)
+        return
     chosen = _backward_wide_settings(V, y.element_size(), device)
-    programs = R if V > ALONE else min(R, 2 * device.processors)
+    programs = min(R, 2 * device.processors)
     blocks = ceil_div(V, chosen["BLOCK"])
     constants = {"V": V, **chosen, "SINGLE": blocks == 1, "LOG": log}
     launch(_backward_wide, (programs,), (dy, y, dx), (R, blocks), **constants)

@@ -181,7 +181,7 @@ RELU_SQUARED_TRITON = Kernel(
 # -- Rows --------------------------------------------------------------------------------------------------------------
 ROWS: Mapping[str, Any] = {
     "inputs": "liger_kernels_act.softmax:logits",
-    "production": tuple({"R": 4096, "V": v} for v in (32768, 131072, 1024, 5120, 16384, 128256)),
+    "production": tuple({"R": 4096, "V": v} for v in (32768, 131072, 1024, 5120, 16384, 50257, 128256)),
     "sweeps": (Sweep(variable="V", values=(1024, 4096, 16384, 32768, 65536, 131072), fixed={"R": 4096}),),
     "model": {"R": "tokens", "V": "vocab_size"},
     "variants": ("three dimensions", "masked"),
@@ -208,7 +208,14 @@ HELD_ROWS = (
     "columns, the next rows on their way through shared memory: a program for each multiprocessor"
 )
 WIDE_ROWS = "rows of more columns, each read twice; R programs, or two for each multiprocessor"
-SOFTMAX_GRID = {"_forward": HELD_ROWS, "_forward_wide": WIDE_ROWS, "_backward": HELD_ROWS, "_backward_wide": WIDE_ROWS}
+SHARED_ROWS = "16 KB of a row of more than 65536 columns; R * parts programs"
+SOFTMAX_GRID = {
+    "_forward": HELD_ROWS,
+    "_forward_wide": WIDE_ROWS,
+    "_backward": HELD_ROWS,
+    "_backward_wide": WIDE_ROWS,
+    **dict.fromkeys(("_forward_shared", "_backward_shared"), SHARED_ROWS),
+}
 SPARSEMAX_GRID = {
     "_forward": "rows of up to 8192 columns, 2048 elements of narrow ones: ceil(R / rows) programs",
     "_forward_wide": "one row of more columns, read once for each step of Newton's method; R programs",
@@ -220,7 +227,7 @@ SOFTMAX = Op(
     name="softmax",
     public="liger_kernels_act.softmax:softmax",
     reference="liger_kernels_act.softmax:softmax_reference",
-    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 20008, 33003, 40004)},
+    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 20008, 33003, 66003, 70004)},
     peers={
         "liger-kernel": "liger_kernels_act._peers:liger_softmax",
         "quack": "liger_kernels_act._peers:quack_softmax",
@@ -233,7 +240,7 @@ LOG_SOFTMAX = Op(
     name="log_softmax",
     public="liger_kernels_act.log_softmax:log_softmax",
     reference="liger_kernels_act.log_softmax:log_softmax_reference",
-    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 20008, 33003, 40004)},
+    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 20008, 33003, 66003, 70004)},
     module="liger_kernels_act.modules:LogSoftmax",
     **{**ROWS, "variants": ("three dimensions",)},
 )

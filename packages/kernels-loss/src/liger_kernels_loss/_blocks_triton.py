@@ -38,12 +38,12 @@ def load(row_ptr, cols, mask, OTHER: tl.constexpr, LAST: tl.constexpr):
 
 
 @triton.jit
-def clear(row_ptr, blocks, V: tl.constexpr, DEPTH: tl.constexpr, THREADS: tl.constexpr, EACH: tl.constexpr):
-    """Zeros into a row (V,) of ``blocks`` blocks."""
+def clear(row_ptr, first, blocks, V: tl.constexpr, DEPTH: tl.constexpr, THREADS: tl.constexpr, EACH: tl.constexpr):
+    """Zeros into ``blocks`` blocks of a row (V,), from ``first`` on."""
     within = columns(DEPTH, THREADS, EACH)
     zero = tl.zeros((DEPTH, THREADS, EACH), row_ptr.dtype.element_ty)
     for i in range(blocks):
-        cols = i * (DEPTH * THREADS * EACH) + within
+        cols = (first + i) * (DEPTH * THREADS * EACH) + within
         tl.store(row_ptr + cols, zero, mask=cols < V)
 
 

@@ -85,7 +85,7 @@ def cosines(
             if loss_ptr is not None:
                 tl.store(loss_ptr + row, 0.0)
             if GRADIENT:
-                clear(d_ptr + start, blocks, V, DEPTH, THREADS, EACH)
+                clear(d_ptr + start, 0, blocks, V, DEPTH, THREADS, EACH)
         else:
             factor = tl.full((), 1.0, tl.float32)
             if dy_ptr is not None:

@@ -19,7 +19,7 @@ from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op
 from liger.settings import settings
 from liger_kernels_loss._loss import Loss, RowResults, Rows, Upstream, Wants, class_total, combine, is_soft, spread
 from liger_kernels_loss._result import CrossEntropyOutput, Result, make_result
-from liger_kernels_loss._rows_triton import (
+from liger_kernels_loss._row_terms_triton import (
     NUMBERS,
     class_weights,
     dlogits,

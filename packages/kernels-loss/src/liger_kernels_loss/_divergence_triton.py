@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from liger_kernels_loss._blocks_triton import block_sum, clear, columns, load, log2
-from liger_kernels_loss._rows_triton import LN2
+from liger_kernels_loss._row_terms_triton import LN2
 
 # KL of beta = 0, tvd, KL of beta = 1, the others; the gradients of the last two hold logarithms
 FORWARD, VARIATION, REVERSE, BETWEEN = (tl.constexpr(i) for i in range(4))
@@ -187,7 +187,7 @@ def divergences(
             if loss_ptr is not None:
                 tl.store(loss_ptr + row, 0.0)
             if GRADIENT:
-                clear(d_ptr + start, blocks, V, DEPTH, THREADS, EACH)
+                clear(d_ptr + start, 0, blocks, V, DEPTH, THREADS, EACH)
         else:
             factor = slope
             if dy_ptr is not None:

@@ -11,11 +11,12 @@ import torch
 import triton
 import triton.language as tl
 
+from liger._math_triton import exp
 from liger.launch import GPU, ceil_div, gpu, launch, private_op
 from liger.settings import settings
 from liger_kernels_loss._blocks_triton import block_sum, columns, log2, unit_of
 from liger_kernels_loss._pairs import pair_loss
-from liger_kernels_loss._rows_triton import LN2
+from liger_kernels_loss._row_terms_triton import LN2
 from liger_kernels_loss._scale_triton import scaled
 from liger_kernels_loss.kl_div import OP, element_divisor
 
@@ -26,7 +27,7 @@ def _element(x, t, LOG_TARGET: tl.constexpr):
     """-> the loss, and the probability, which is the gradient but for its sign."""
     p = t
     if LOG_TARGET:
-        p = tl.exp(t)
+        p = exp(t)
         loss = p * (t - x)
     else:
         entropy = tl.where(t == 0.0, 0.0, t * (log2(t) * LN2))

@@ -13,16 +13,16 @@ from liger.launch import GPU, gpu, launch
 from liger.settings import settings
 from liger_kernels_loss._blocks_triton import block_sum, columns
 from liger_kernels_loss._loss import Loss, Rows, Upstream, is_soft
-from liger_kernels_loss._rows_triton import (
+from liger_kernels_loss._row_terms_triton import (
     LN2,
     block_settings,
     blocks_of,
     class_weights,
     dlogits,
-    launch_losses,
     numbers,
     upstream,
 )
+from liger_kernels_loss._rows_triton import launch_losses
 from liger_kernels_loss._statistics_triton import fold, fold_best, meet, meet_best, nothing, read_block
 from liger_kernels_loss._transforms_triton import transform
 

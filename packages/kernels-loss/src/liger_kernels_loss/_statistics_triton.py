@@ -13,8 +13,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from liger._math_triton import exp
 from liger_kernels_loss._blocks_triton import block_sum
-from liger_kernels_loss._transforms_triton import LOG2E, transform
+from liger_kernels_loss._transforms_triton import transform
 
 NOWHERE = tl.constexpr(0x7FFFFFFF)
 
@@ -42,7 +43,7 @@ def finite(top):
 @triton.jit
 def moved(top, total, bent, base, ENTROPY: tl.constexpr):
     """-> total and bent with respect to ``base`` instead of ``top``."""
-    shrink = tl.exp2((top - base) * LOG2E)
+    shrink = exp(top - base)
     if ENTROPY:
         bent = (bent + tl.where(top == -float("inf"), 0.0, top - base) * total) * shrink
     return total * shrink, bent
@@ -61,7 +62,7 @@ def fold(
     base = finite(higher)
     total, bent = moved(top, total, bent, base, ENTROPY)
     away = z - base[None, :, None]
-    e = tl.exp2(away * LOG2E)
+    e = exp(away)
     if ENTROPY:
         bent += block_sum(tl.where(e == 0.0, 0.0, e * away))
     return higher, total + block_sum(e), bent
@@ -72,9 +73,7 @@ def meet(top, total, bent, ENTROPY: tl.constexpr):
     """The threads' statistics -> the row's."""
     highest = tl.max(top, axis=0)
     total, bent = moved(top, total, bent, finite(highest), ENTROPY)
-    if ENTROPY:
-        bent = tl.sum(bent, axis=0)
-    return highest, tl.sum(total, axis=0), bent
+    return highest, tl.sum(total, axis=0), tl.sum(bent, axis=0)
 
 
 @triton.jit

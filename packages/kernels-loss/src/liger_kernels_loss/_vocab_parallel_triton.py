@@ -17,7 +17,7 @@ from liger_kernels_loss import _linear_cross_entropy_triton  # noqa: F401  (the 
 from liger_kernels_loss._blocks_triton import block_sum, columns
 from liger_kernels_loss._loss import Loss, Wants, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput
-from liger_kernels_loss._rows_triton import block_settings, blocks_of, class_weights, dlogits
+from liger_kernels_loss._row_terms_triton import block_settings, blocks_of, class_weights, dlogits
 from liger_kernels_loss._statistics_triton import fold, fold_best, meet, meet_best, nothing, read_block
 from liger_kernels_loss._transforms_triton import transform
 from liger_kernels_loss._vocab_parallel import parallel_cross_entropy, parallel_linear_cross_entropy

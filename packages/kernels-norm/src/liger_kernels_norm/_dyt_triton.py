@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from liger._math_triton import tanh
 from liger._partials_triton import add_partials
 from liger.launch import GPU, as_rows, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
 from liger.settings import settings
@@ -17,20 +18,6 @@ TILE, COLS = 2048, 512  # elements of a tile, and at most that many columns: 1 K
 
 
 # -- Kernels -----------------------------------------------------------------------------------------------------------
-@triton.jit
-def _tanh(z):
-    """tanh(z) and 1 - tanh(z)^2, each to a few ulp of itself: triton itself has no tanh."""
-    size = tl.abs(z)
-    e = tl.exp(-2.0 * size)
-    square = tl.minimum(z * z, 1.0)
-    # near 0 a continued fraction, for 1 - 2 e / (1 + e) cancels there; 1e-8 off at 0.5
-    near = z * (945.0 + square * (105.0 + square)) / (945.0 + square * (420.0 + 15.0 * square))
-    far = 1.0 - 2.0 * e / (1.0 + e)
-    t = tl.where(size < 0.5, near, tl.where(z < 0, -far, far))
-    slope = tl.where(size < 0.5, 1.0 - near * near, 4.0 * e / ((1.0 + e) * (1.0 + e)))
-    return t, slope
-
-
 @triton.jit(do_not_specialize=["R"])
 def _forward(
     x_ptr,  # (R, H)
@@ -49,7 +36,8 @@ def _forward(
     mask = (rows < R)[:, None] & (cols < H)[None, :]
     at = rows[:, None] * H + cols[None, :]
     alpha = tl.load(alpha_ptr).to(tl.float32)
-    t, _ = _tanh(alpha * tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32))
+    x = tl.load(x_ptr + at, mask=mask, other=0.0)
+    t, _ = tanh(alpha * x.to(tl.float32), x.dtype == tl.float32)
     y = t * tl.load(w_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
     if b_ptr is not None:
         y += tl.load(b_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
@@ -86,7 +74,7 @@ def _backward(
         at = rows[:, None] * H + cols[None, :]
         x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
-        t, slope = _tanh(alpha * x)
+        t, slope = tanh(alpha * x, x_ptr.dtype.element_ty == tl.float32)
         inner = dy * w * slope
         if dx_ptr is not None:
             tl.store(dx_ptr + at, (alpha * inner).to(dx_ptr.dtype.element_ty), mask=mask)

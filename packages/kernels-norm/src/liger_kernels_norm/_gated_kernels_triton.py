@@ -8,12 +8,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from liger._math_triton import sigmoid
+
 
 @triton.jit
 def _activate(gate, SILU: tl.constexpr):
-    """act(gate) and its derivative; what the caller does not use is removed by the compiler."""
-    s = 1.0 / (1.0 + tl.exp(-gate))  # exp overflows to inf for gate < -88, which gives 0 as it should
-    rest = 1.0 / (1.0 + tl.exp(gate))
+    """act(gate) and its derivative in fp32; what the caller does not use is removed by the compiler."""
+    FP32: tl.constexpr = tl.float32 == gate.dtype
+    gate = gate.to(tl.float32)
+    s, rest = sigmoid(gate, FP32)
     if SILU:
         return gate * s, s * (1.0 + gate * rest)  # this form stays accurate where the slope is near 0
     return s, s * rest
@@ -66,7 +69,7 @@ def _forward(
     mask = (rows < R)[:, None] & (cols < N)[None, :]
     at = rows[:, None] * N + cols[None, :]
     x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    gate = tl.load(gate_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    gate = tl.load(gate_ptr + at, mask=mask, other=0.0)
     act, _ = _activate(gate, SILU)
     if not FIRST:
         x = x * act
@@ -99,7 +102,7 @@ def _forward_wide(
         at, mask = rows[:, None] * N + cols[None, :], (cols < N)[None, :]
         x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
         if not FIRST:
-            act, _ = _activate(tl.load(gate_ptr + at, mask=mask, other=0.0).to(tl.float32), SILU)
+            act, _ = _activate(tl.load(gate_ptr + at, mask=mask, other=0.0), SILU)
             x = x * act
         total += x * x
     rstd = tl.rsqrt(tl.sum(total, axis=1) / N + eps)
@@ -108,7 +111,7 @@ def _forward_wide(
         cols = start + tl.arange(0, BLOCK)
         at, mask = rows[:, None] * N + cols[None, :], (cols < N)[None, :]
         x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
-        act, _ = _activate(tl.load(gate_ptr + at, mask=mask, other=0.0).to(tl.float32), SILU)
+        act, _ = _activate(tl.load(gate_ptr + at, mask=mask, other=0.0), SILU)
         if not FIRST:
             x = x * act
         w = _weight(w_ptr, rows, cols, N, G)
@@ -117,15 +120,18 @@ def _forward_wide(
 
 
 @triton.jit
-def _load(dy_ptr, x_ptr, gate_ptr, at, mask, rstd, SILU: tl.constexpr, FIRST: tl.constexpr):
-    """x, xhat, z (the gradient of w * xhat), dy, act(gate) and its derivative."""
+def _load(dy_ptr, x_ptr, gate_ptr, at, mask, rstd, w, SILU: tl.constexpr, FIRST: tl.constexpr):
+    """x, xhat, z (the gradient of w * xhat), w * z, dy, act(gate) and its derivative.
+
+    dy * w is a product of its own, for ``_store`` has it too and the compiler keeps the order of factors.
+    """
     dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    gate = tl.load(gate_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    gate = tl.load(gate_ptr + at, mask=mask, other=0.0)
     act, slope = _activate(gate, SILU)
     if FIRST:
-        return x, x * rstd, dy * act, dy, act, slope
-    return x, x * act * rstd, dy, dy, act, slope
+        return x, x * rstd, dy * act, dy * w * act, dy, act, slope
+    return x, x * act * rstd, dy, dy * w, dy, act, slope
 
 
 @triton.jit
@@ -162,6 +168,7 @@ def _backward(
 ):
     cols = tl.arange(0, BLOCK)
     group = tl.program_id(0) % G + tl.arange(0, 1)
+    w = _weight(w_ptr, group, cols, N, G)
     dw = tl.zeros((ROWS, BLOCK), tl.float32)
     for tile in tl.range(tl.program_id(0) // G, tl.cdiv(R, ROWS), tl.num_programs(0) // G, num_stages=STAGES):
         rows = tile * tl.full((), ROWS, tl.int64) + tl.arange(0, ROWS)
@@ -170,10 +177,9 @@ def _backward(
         rows = rows * G + group
         at = rows[:, None] * N + cols[None, :]
         rstd = tl.load(rstd_ptr + rows, mask=valid, other=0.0)[:, None]
-        x, xhat, z, dy, act, slope = _load(dy_ptr, x_ptr, gate_ptr, at, mask, rstd, SILU, FIRST)
-        w = _weight(w_ptr, group, cols, N, G)
-        mean = tl.sum(z * w * xhat, axis=1)[:, None] / N
-        inner = (z * w - xhat * mean) * rstd
+        x, xhat, z, wz, dy, act, slope = _load(dy_ptr, x_ptr, gate_ptr, at, mask, rstd, w, SILU, FIRST)
+        mean = tl.sum(wz * xhat, axis=1)[:, None] / N
+        inner = (wz - xhat * mean) * rstd
         _store(dx_ptr, dgate_ptr, at, mask, inner, x, xhat, w, dy, act, slope, FIRST)
         if dw_ptr is not None:
             dw += z * xhat
@@ -188,7 +194,7 @@ def _row_means(
     gate_ptr,  # (R, N)
     w_ptr,  # (G, N) or None
     rstd_ptr,  # (R,) fp32
-    mean_ptr,  # (R,) fp32: mean of z * w * xhat
+    mean_ptr,  # (R,) fp32: mean of w * z * xhat
     N: tl.constexpr,
     G: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -201,8 +207,9 @@ def _row_means(
     for start in range(0, N, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         at, mask = rows[:, None] * N + cols[None, :], (cols < N)[None, :]
-        _, xhat, z, _, _, _ = _load(dy_ptr, x_ptr, gate_ptr, at, mask, rstd, SILU, FIRST)
-        total += z * _weight(w_ptr, rows, cols, N, G) * xhat
+        w = _weight(w_ptr, rows, cols, N, G)
+        _, xhat, _, wz, _, _, _ = _load(dy_ptr, x_ptr, gate_ptr, at, mask, rstd, w, SILU, FIRST)
+        total += wz * xhat
     tl.store(mean_ptr + rows, tl.sum(total, axis=1) / N)
 
 
@@ -238,8 +245,8 @@ def _backward_wide(
         at = rows[:, None] * N + cols[None, :]
         rstd = tl.load(rstd_ptr + rows, mask=valid, other=0.0)[:, None]
         mean = tl.load(mean_ptr + rows, mask=valid, other=0.0)[:, None]
-        x, xhat, z, dy, act, slope = _load(dy_ptr, x_ptr, gate_ptr, at, mask, rstd, SILU, FIRST)
-        inner = (z * w - xhat * mean) * rstd
+        x, xhat, z, wz, dy, act, slope = _load(dy_ptr, x_ptr, gate_ptr, at, mask, rstd, w, SILU, FIRST)
+        inner = (wz - xhat * mean) * rstd
         _store(dx_ptr, dgate_ptr, at, mask, inner, x, xhat, w, dy, act, slope, FIRST)
         dw += z * xhat
     if dw_ptr is not None:

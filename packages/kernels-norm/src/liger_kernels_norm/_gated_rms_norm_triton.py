@@ -35,14 +35,21 @@ def _forward_settings(N: int, itemsize: int, device: GPU) -> dict[str, int]:
     return _tile(N)
 
 
-@settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16), STAGES=(1, 2, 3), PROGRAMS=(1, 2, 4))
+@settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16), STAGES=(1, 2, 3, 4), PROGRAMS=(1, 2, 4))
 def _backward_settings(N: int, itemsize: int, device: GPU) -> dict[str, int]:
-    """Constants of ``_backward``, and ``PROGRAMS`` per multiprocessor, each with the loads of a next tile on the way.
+    """Constants of ``_backward``, and ``PROGRAMS`` per multiprocessor.
 
-    8 warps or more: with 16 values a thread narrow rows spill on some GPUs.
+    dy, x and gate of the next ``STAGES - 1`` tiles are on their way through shared memory, about 48 KB of them on each
+    multiprocessor. Two programs where they fit: one computes while the other sums its rows.
     """
     tile = _tile(N)
-    return {**tile, "num_warps": max(8, tile["num_warps"]), "STAGES": 2, "PROGRAMS": 2}
+    size = tile["BLOCK"] * tile["ROWS"]
+    programs = 2 if size <= 4096 else 1
+    loaded = 3 * itemsize * size * programs
+    ahead = max(1, min(3, 65536 // loaded))
+    while ahead and loaded * ahead > device.shared:
+        ahead -= 1
+    return {**tile, "num_warps": 8 if size <= 4096 else 16, "STAGES": 1 + ahead, "PROGRAMS": programs}
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------

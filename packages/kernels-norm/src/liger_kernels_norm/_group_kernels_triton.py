@@ -34,21 +34,25 @@ def _parameter(ptr, group, channels, G, CG: tl.constexpr, DEFAULT: tl.constexpr)
 
 
 @triton.jit
-def _moments(x_ptr, group, first, step, CG: tl.constexpr, S: tl.constexpr, CH: tl.constexpr, BS: tl.constexpr):
-    """Number, mean, and sum of squared differences to it, of the tiles first, first + step, ... of a group.
+def _moments(x_ptr, group, first, step, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Number, mean, and sum of squared differences to it, of the blocks first, first + step, ... of a group.
 
-    Each place of the tile has a running mean of its own (Welford); these are merged at the end.
+    Each place of the block has a running mean of its own (Welford); these are merged at the end. None but the last
+    block has places without an element, so all the others divide by the same number.
     """
-    tiles: tl.constexpr = ((CG + CH - 1) // CH) * ((S + BS - 1) // BS)
-    count = tl.zeros((CH, BS), tl.float32)
-    mean = tl.zeros((CH, BS), tl.float32)
-    squares = tl.zeros((CH, BS), tl.float32)
-    for tile in range(first, tiles, step):
-        at, mask, _ = _tile(group, tile, CG, S, CH, BS)
-        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
-        count += tl.where(mask, 1.0, 0.0)
-        off = tl.where(mask, x - mean, 0.0)
-        mean += off / tl.maximum(count, 1.0)
+    place = tl.arange(0, BLOCK)
+    count = tl.zeros((BLOCK,), tl.float32)
+    mean = tl.zeros((BLOCK,), tl.float32)
+    squares = tl.zeros((BLOCK,), tl.float32)
+    seen = 0.0
+    for block in range(first, tl.cdiv(SIZE, BLOCK), step):
+        start = block * tl.full((), BLOCK, tl.int64)
+        there = place < tl.minimum(SIZE - start, BLOCK).to(tl.int32)
+        x = tl.load(x_ptr + group * SIZE + start + place, mask=there, other=0.0).to(tl.float32)
+        seen += 1.0
+        count = tl.where(there, seen, count)
+        off = tl.where(there, x - mean, 0.0)
+        mean += off * (1.0 / seen)
         squares += off * (x - mean)
     return _merge(count, mean, squares)
 
@@ -57,7 +61,7 @@ def _moments(x_ptr, group, first, step, CG: tl.constexpr, S: tl.constexpr, CH: t
 def _merge(count, mean, squares):
     """Number, mean and squared differences of parts put together."""
     n = tl.sum(count)
-    whole = tl.sum(count * mean) / n
+    whole = tl.sum(count * mean) / tl.maximum(n, 1.0)  # a program of several may have got no block
     off = mean - whole
     return n, whole, tl.sum(squares + count * off * off)
 
@@ -67,11 +71,12 @@ def _normalise(
     x_ptr, w_ptr, b_ptr, y_ptr, group, tile, mean, rstd, G,
     CG: tl.constexpr, S: tl.constexpr, CH: tl.constexpr, BS: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile of y."""
+    """Write a tile of y; x is read for the last time."""
     at, mask, channels = _tile(group, tile, CG, S, CH, BS)
-    x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
     w, b = _parameter(w_ptr, group, channels, G, CG, 1.0), _parameter(b_ptr, group, channels, G, CG, 0.0)
-    tl.store(y_ptr + at, ((x - mean) * rstd * w + b).to(y_ptr.dtype.element_ty), mask=mask)
+    y = ((x - mean) * rstd * w + b).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + at, y, mask=mask, eviction_policy="evict_first")
 
 
 @triton.jit(do_not_specialize=["G", "eps"])
@@ -90,12 +95,13 @@ def _forward(
     BS: tl.constexpr,  # positions of a tile
 ):
     group = tl.program_id(0).to(tl.int64)
-    n, mean, squares = _moments(x_ptr, group, 0, 1, CG, S, CH, BS)
+    n, mean, squares = _moments(x_ptr, group, 0, 1, CG * S, CH * BS)
     rstd = tl.rsqrt(squares / n + eps)
     tl.store(mean_ptr + group, mean)
     tl.store(rstd_ptr + group, rstd)
-    for tile in range(((CG + CH - 1) // CH) * ((S + BS - 1) // BS)):
-        _normalise(x_ptr, w_ptr, b_ptr, y_ptr, group, tile, mean, rstd, G, CG, S, CH, BS)
+    tiles: tl.constexpr = ((CG + CH - 1) // CH) * ((S + BS - 1) // BS)
+    for done in range(tiles):  # what was read last is still in a cache, so it comes first
+        _normalise(x_ptr, w_ptr, b_ptr, y_ptr, group, tiles - 1 - done, mean, rstd, G, CG, S, CH, BS)
 
 
 @triton.jit
@@ -108,7 +114,7 @@ def _statistics(
     BS: tl.constexpr,
 ):
     group = tl.program_id(0).to(tl.int64)
-    n, mean, squares = _moments(x_ptr, group, tl.program_id(1), tl.num_programs(1), CG, S, CH, BS)
+    n, mean, squares = _moments(x_ptr, group, tl.program_id(1), tl.num_programs(1), CG * S, CH * BS)
     at = (group * tl.num_programs(1) + tl.program_id(1)) * 3
     tl.store(parts_ptr + at, n)
     tl.store(parts_ptr + at + 1, mean)
@@ -172,10 +178,11 @@ def _store_dx(
 ):  # fmt: skip
     """Write a tile of dx; mean_a and mean_b are the means of w * dy * xhat and of w * dy over the group."""
     at, mask, channels = _tile(group, tile, CG, S, CH, BS)
-    dy = tl.load(dy_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    xhat = (tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32) - mean) * rstd
+    dy = tl.load(dy_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    x = tl.load(x_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    xhat = (x - mean) * rstd
     dx = (dy * _parameter(w_ptr, group, channels, G, CG, 1.0) - mean_b - xhat * mean_a) * rstd
-    tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=mask, eviction_policy="evict_first")
 
 
 @triton.jit(do_not_specialize=["G"])
@@ -208,8 +215,9 @@ def _backward(
         mean_a, mean_b = mean_a + w * a, mean_b + w * b
     if dx_ptr is not None:
         ma, mb = tl.sum(mean_a) / (CG * S), tl.sum(mean_b) / (CG * S)
-        for tile in range(((CG + CH - 1) // CH) * ((S + BS - 1) // BS)):
-            _store_dx(dy_ptr, x_ptr, w_ptr, dx_ptr, group, tile, mean, rstd, ma, mb, G, CG, S, CH, BS)
+        tiles: tl.constexpr = ((CG + CH - 1) // CH) * ((S + BS - 1) // BS)
+        for done in range(tiles):  # backwards, as in ``_forward``
+            _store_dx(dy_ptr, x_ptr, w_ptr, dx_ptr, group, tiles - 1 - done, mean, rstd, ma, mb, G, CG, S, CH, BS)
 
 
 @triton.jit

@@ -15,6 +15,7 @@ from liger.settings import cached, settings
 from liger_kernels_norm._group_kernels_triton import _apply, _backward, _channel_sums, _dx, _forward, _statistics
 
 TILE = 4096  # elements: 8 KB in bf16, 16 values a thread
+LARGE = 65536  # bytes of a group
 
 
 class _Plan(NamedTuple):
@@ -35,12 +36,17 @@ class _Plan(NamedTuple):
         return {"CG": self.CG, "S": self.S, "CH": self.CH, "BS": self.BS}
 
 
-@settings(num_warps=(4, 8, 16), PROGRAMS=(1, 2, 4, 8))
+@settings(num_warps=(4, 8, 16, 32), PROGRAMS=(1, 2, 4, 8))
 def _tile_settings(CG: int, S: int, itemsize: int, device: GPU) -> dict[str, int]:
-    """Tiles of CH channels and BS positions, 16 values a thread, and ``PROGRAMS`` per multiprocessor.
+    """Tiles of CH channels and BS positions, 8 or 16 values a thread, and ``PROGRAMS`` per multiprocessor.
 
-    With fewer groups than that several programs share one.
+    With fewer groups than that several programs share one. Where groups are large a program fills a multiprocessor with
+    warps, so that few of them are in work and their second read finds a part of each in a cache; not with warps of 64
+    lanes, whose compiler unrolls these loops until registers spill.
     """
+    if CG * S * itemsize > LARGE and S >= TILE and device.lanes == 32:
+        CH = 1 + (CG % 2 == 0)  # fewer sums over a block, and no channel that is not there
+        return {"CH": CH, "BS": 2 * TILE // CH, "num_warps": 32, "PROGRAMS": 1}
     BS = min(next_power_of_2(S), TILE)
     CH = min(next_power_of_2(CG), TILE // BS)
     return {"CH": CH, "BS": BS, "num_warps": min(8, max(4, CH * BS // 512)), "PROGRAMS": 4}

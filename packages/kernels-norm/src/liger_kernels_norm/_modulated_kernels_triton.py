@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def _factor(scale_ptr, samples, cols, H: tl.constexpr):
-    """fp32 values of scale or shift in these samples (rows,) and columns."""
+    """fp32 values of scale or shift in these samples, (samples, columns); one sample is broadcast over its rows."""
     at = samples[:, None] * H + cols[None, :]
     return tl.load(scale_ptr + at, mask=(cols < H)[None, :], other=0.0).to(tl.float32)
 
@@ -80,12 +80,15 @@ def _forward(
     H: tl.constexpr,
     BLOCK: tl.constexpr,  # a power of two: at least H, or columns per step of a wider row
     ROWS: tl.constexpr,  # rows of one program
+    SAME: tl.constexpr,  # they belong to one sample
     LLAMA: tl.constexpr,
 ):
     X: tl.constexpr = x_ptr.dtype.element_ty
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     valid = rows < R
-    samples = tl.minimum(rows, R - 1) // T
+    # one sample for all rows where that is so: else each row brings scale and shift from L2, twice its own bytes
+    first = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, 1)
+    samples = first // T if SAME else tl.minimum(rows, R - 1) // T
     cols = tl.arange(0, BLOCK)
     if H <= BLOCK:
         at, mask = rows[:, None] * H + cols[None, :], valid[:, None] & (cols < H)[None, :]
@@ -178,39 +181,53 @@ def _row_means(
     tl.store(mean_ptr + rows, tl.sum(total, axis=1) * tl.load(rstd_ptr + rows) / H)
 
 
+@triton.jit
+def _column_sums(p_ptr, scale_ptr, first, step, count, B, cols, H: tl.constexpr, ROWS: tl.constexpr):
+    """Sum of rows first, first + step, ..., ``count`` of them, of (splits, B, H); times 1 + scale (B, H) if given."""
+    total = tl.zeros((ROWS, cols.shape[0]), tl.float32)
+    for start in range(0, count, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        mask = (rows < count)[:, None] & (cols < H)[None, :]
+        rows = first + rows.to(tl.int64) * step
+        part = tl.load(p_ptr + rows[:, None] * H + cols[None, :], mask=mask, other=0.0)
+        if scale_ptr is not None:
+            at = (rows % B)[:, None] * H + cols[None, :]
+            part *= 1.0 + tl.load(scale_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        total += part
+    return tl.sum(total, axis=0)
+
+
 @triton.jit(do_not_specialize=["splits", "B"])
-def _sample_sums(
+def _add_splits(
     scale_ptr,  # (B, H)
     p_ptr,  # (splits, B, H) fp32 or None
     s_ptr,  # (splits, B, H) fp32 or None
     w_ptr,  # (H,) or None
     dscale_ptr,  # (B, H) or None
     dshift_ptr,  # (B, H) or None
-    dw_ptr,  # (B, H) fp32 or None: each sample's part of dweight
+    dw_ptr,  # (H,) or None
     splits,
     B,
     H: tl.constexpr,
-    BLOCK: tl.constexpr,
+    COLS: tl.constexpr,
+    ROWS: tl.constexpr,
+    DW_COLS: tl.constexpr,
+    DW_ROWS: tl.constexpr,
 ):
-    across = tl.cdiv(H, BLOCK)
+    across = tl.cdiv(H, COLS)
     sample = (tl.program_id(0) // across).to(tl.int64)
-    cols = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)
-    p = tl.zeros((BLOCK,), tl.float32)
-    s = tl.zeros((BLOCK,), tl.float32)
-    for split in range(splits):
-        at = (split * tl.full((), B, tl.int64) + sample) * H + cols
-        if p_ptr is not None:
-            p += tl.load(p_ptr + at, mask=cols < H, other=0.0)
-        if s_ptr is not None:
-            s += tl.load(s_ptr + at, mask=cols < H, other=0.0)
-    at, mask = sample * H + cols, cols < H
-    if dscale_ptr is not None:
-        dscale = p
-        if w_ptr is not None:
-            dscale = p * tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-        tl.store(dscale_ptr + at, dscale.to(dscale_ptr.dtype.element_ty), mask=mask)
-    if dshift_ptr is not None:
-        tl.store(dshift_ptr + at, s.to(dshift_ptr.dtype.element_ty), mask=mask)
-    if dw_ptr is not None:
-        scale = tl.load(scale_ptr + at, mask=mask, other=0.0).to(tl.float32)
-        tl.store(dw_ptr + at, p * (1.0 + scale), mask=mask)
+    if sample < B:
+        cols = tl.program_id(0) % across * COLS + tl.arange(0, COLS)
+        at, mask = sample * H + cols, cols < H
+        if dscale_ptr is not None:
+            dscale = _column_sums(p_ptr, None, sample, B, splits, B, cols, H, ROWS)
+            if w_ptr is not None:
+                dscale *= tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+            tl.store(dscale_ptr + at, dscale.to(dscale_ptr.dtype.element_ty), mask=mask)
+        if dshift_ptr is not None:
+            dshift = _column_sums(s_ptr, None, sample, B, splits, B, cols, H, ROWS)
+            tl.store(dshift_ptr + at, dshift.to(dshift_ptr.dtype.element_ty), mask=mask)
+    elif dw_ptr is not None:
+        dw_cols = (tl.program_id(0) - B * across) * DW_COLS + tl.arange(0, DW_COLS)
+        dw = _column_sums(p_ptr, scale_ptr, 0, 1, splits * B, B, dw_cols, H, DW_ROWS)
+        tl.store(dw_ptr + dw_cols, dw.to(dw_ptr.dtype.element_ty), mask=dw_cols < H)

@@ -10,13 +10,13 @@ each row first, then tiles of columns.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
-from liger._partials_triton import add_partials
 from liger.launch import GPU, as_rows, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
 from liger.settings import settings
-from liger_kernels_norm._modulated_kernels_triton import _backward, _forward, _row_means, _sample_sums
+from liger_kernels_norm._modulated_kernels_triton import _add_splits, _backward, _forward, _row_means
 
 WIDE = 8192  # columns a program holds
 
@@ -24,23 +24,33 @@ WIDE = 8192  # columns a program holds
 # -- How much a program does -------------------------------------------------------------------------------------------
 @settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16))
 def _forward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
-    """2048 elements a program for narrow rows, 16 values of a tensor a thread for wide ones."""
+    """Two rows a program, or 4096 elements of narrow ones, 32 values of a tensor a thread.
+
+    Rows of one sample share its scale and shift, which come from L2, and there is no time for many of them.
+    """
     if H > WIDE:  # 8 values a thread: with 16, or with more threads, the loops spill on some GPUs
         return {"BLOCK": WIDE // 4, "ROWS": 1, "num_warps": 8}
     block = next_power_of_2(H)
-    rows = max(1, 2048 // block)
-    return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // 512))}
+    rows = max(2, 4096 // block)
+    return {"BLOCK": block, "ROWS": rows, "num_warps": min(16, max(4, block * rows // 1024))}
 
 
-@settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16), STAGES=(1, 2, 3), PROGRAMS=(1, 2, 4, 6, 8))
+@settings(ROWS=(1, 2, 4, 8, 16), num_warps=(4, 8, 16), STAGES=(1, 2, 3, 4, 5, 6), PROGRAMS=(1, 2, 3, 4, 6, 8))
 def _backward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
-    """Constants of ``_backward``, and ``PROGRAMS`` per multiprocessor: wide rows are cut into tiles of columns."""
+    """Constants of ``_backward``, and ``PROGRAMS`` per multiprocessor: wide rows are cut into tiles of columns.
+
+    dy and x of the next ``STAGES - 1`` tiles are on their way through shared memory, 48 to 64 KB of them on each
+    multiprocessor. Few programs: each of them writes two rows of partial sums.
+    """
     if H > WIDE:
         return {"COLS": 256, "ROWS": 8, "num_warps": 4, "STAGES": 1, "PROGRAMS": 4}
     block = next_power_of_2(H)
     rows = max(1, 2048 // block)
-    warps = min(16, max(8, block * rows // 512))
-    return {"COLS": block, "ROWS": rows, "num_warps": warps, "STAGES": 2, "PROGRAMS": 4}
+    programs = 2 if block * rows <= 2048 else 1
+    ahead = max(1, min(5, 65536 // (2 * itemsize * H * rows * programs)))
+    while ahead and 2 * itemsize * block * rows * programs * ahead > device.shared:
+        ahead -= 1
+    return {"COLS": block, "ROWS": rows, "num_warps": 8, "STAGES": 1 + ahead, "PROGRAMS": programs}
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
@@ -60,14 +70,16 @@ def _launch_forward(
     R, H = x.shape
     y, rstd = _forward_fake(x, scale, shift, weight, eps, llama)
     chosen = _forward_settings(H, x.element_size(), gpu(x.device))
+    T = R // max(1, scale.shape[0])
     launch(
         _forward,
         (ceil_div(R, chosen["ROWS"]),),
         (x, scale, shift, weight, y, rstd),
-        (R, R // max(1, scale.shape[0]), eps),
+        (R, T, eps),
         fuse_multiply_add=not llama,  # each step is rounded by itself
         H=H,
         **chosen,
+        SAME=T % chosen["ROWS"] == 0,
         LLAMA=llama,
     )
     return y, rstd
@@ -113,18 +125,18 @@ def _launch_backward(
     chosen = _backward_settings(H, x.element_size(), device).copy()
     chosen["ROWS"] = min(chosen["ROWS"], next_power_of_2(T))
     across, programs = ceil_div(H, chosen["COLS"]), chosen.pop("PROGRAMS") * device.processors
-    splits = max(1, min(ceil_div(T, chosen["ROWS"]), ceil_div(programs, max(1, B * across))))
+    splits = max(1, min(ceil_div(T, chosen["ROWS"]), programs // max(1, B * across)))
     p = x.new_empty((splits, B, H), dtype=torch.float32) if needs[1] or needs[3] else None
     s = x.new_empty((splits, B, H), dtype=torch.float32) if needs[2] else None
     tensors = (dy, x, scale, weight, rstd, means, dx, p, s)
     launch(_backward, (B * splits, across), tensors, (T, splits), H=H, **chosen)
     if p is not None or s is not None:
-        each = x.new_empty((B, H), dtype=torch.float32) if needs[3] else None
-        grid = (B * ceil_div(H, 512),)
-        sums = (scale, p, s, weight, dscale, dshift, each)
-        launch(_sample_sums, grid, sums, (splits, B), num_warps=4, H=H, BLOCK=512)
-        if each is not None:
-            add_partials(each, made[3])
+        dw = made[3] if needs[3] else None
+        rows = min(32, next_power_of_2(splits))
+        tile: dict[str, Any] = {"COLS": 1024 // rows, "ROWS": rows, "DW_COLS": 32, "DW_ROWS": 64}
+        grid = B * ceil_div(H, tile["COLS"]) + (0 if dw is None else ceil_div(H, tile["DW_COLS"]))
+        sums = (scale, p, s, weight, dscale, dshift, dw)
+        launch(_add_splits, (grid,), sums, (splits, B), num_warps=4, H=H, **tile)
     return made
 
 

@@ -14,7 +14,7 @@ from liger._partials_triton import add_partials
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
 from liger.settings import settings
 from liger_kernels_norm._rows_triton import _backward, _forward
-from liger_kernels_norm._wide_triton import _backward_dw_wide, _backward_dx_wide, _forward_wide
+from liger_kernels_norm._wide_triton import _backward_dw_wide, _backward_dx_wide, _backward_parts, _forward_wide
 
 CAST_MODE = {"llama": 0, "fp32-weight": 1, "gemma": 1, "fp32": 1, "none": 2}
 FORWARD_LIMIT = 32768  # columns of a row that one program can hold
@@ -54,9 +54,17 @@ def _backward_settings(H: int, itemsize: int, center: bool, device: GPU) -> dict
     return {**constants, "STAGES": 1 + ahead, "PROGRAMS": per_processor if ahead else 4}
 
 
-def _backward_limit(x: torch.Tensor, bias: torch.Tensor | None) -> int:
-    """Columns that ``_backward`` can hold in registers, beside the sums of dweight and dbias."""
-    return 16384 if x.element_size() == 2 and bias is None else 8192
+@settings(BLOCK=(1024, 2048, 4096, 8192), num_warps=(8, 16, 32))
+def _parts_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_backward_parts``: the most columns and warps whose registers do not spill."""
+    if device.name.startswith("sm1"):  # its assembler moves the loads of all parts to the front
+        return {"BLOCK": 1024, "num_warps": 8}
+    return {"BLOCK": 2048, "num_warps": 16}
+
+
+def _backward_limit(x: torch.Tensor, bias: torch.Tensor | None, mean: torch.Tensor | None) -> int:
+    """Columns beside which a program can hold the sums of dweight and dbias; both in ``_backward_parts`` alone."""
+    return 16384 if x.element_size() == 2 and (bias is None or mean is not None) else 8192
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
@@ -159,11 +167,14 @@ def _launch_backward(
     N = 1 if weight is None else weight.numel() // H
     R = rstd.numel() // N
     constants: dict[str, Any] = {"H": H, "N": N, "CAST": CAST_MODE[cast]}
-    wide = _backward_limit(x, bias) < H
+    wide = _backward_limit(x, bias, mean) < H
+    in_parts = not wide and H > 8192 and bias is not None
+    device = gpu(x.device)
     if wide:
         programs = min(ceil_div(R, 8), 16)
+    elif in_parts:
+        programs = min(R, device.processors)
     else:
-        device = gpu(x.device)
         chosen = _backward_settings(H, x.element_size(), mean is not None, device).copy()
         programs = min(ceil_div(R, chosen["ROWS"]), ceil_div(chosen.pop("PROGRAMS") * device.processors, N))
     sums = [t for t in (dw, db) if t is not None]
@@ -171,14 +182,11 @@ def _launch_backward(
     dw_parts = None if dw is None else parts
     db_parts = None if db is None else parts if dw is None else parts[1]  # type: ignore[index]
     if wide:
-        if dx is not None:
-            tensors = (dy, ds, x, weight, mean, rstd, dx)
-            block = 8192 if x.element_size() == 2 else 4096  # float32 spills
-            launch(_backward_dx_wide, (R * N,), tensors, (offset,), num_warps=16, H=H, N=N, TERMS=terms, BLOCK=block)
-        if parts is not None:
-            parameters = (dy, x, mean, rstd, dw_parts, db_parts)
-            grid = (ceil_div(H, 512), programs, N)
-            launch(_backward_dw_wide, grid, parameters, (R,), num_warps=8, **constants, COLS=512, ROWS=8, STAGES=3)
+        inputs = (dy, ds, x, weight, mean, rstd)
+        _launch_backward_wide(inputs, offset, terms, dx, dw_parts, db_parts, programs, constants)
+    elif in_parts:
+        held = (dy, x, weight, mean, rstd, dy, x, weight, dx, dw_parts, db_parts)
+        launch(_backward_parts, (programs,), held, (R,), H=H, **_parts_settings(H, x.element_size(), device))
     else:
         again = (dy, x) if H > 8192 else (None, None)
         all_of = (dy, ds, x, weight, mean, rstd, *again, dx, dw_parts, db_parts)
@@ -189,6 +197,31 @@ def _launch_backward(
     if parts is not None:
         add_partials(parts, *sums)
     return dx, dw, db
+
+
+def _launch_backward_wide(
+    inputs: tuple[torch.Tensor | None, ...],
+    offset: float,
+    terms: int,
+    dx: torch.Tensor | None,
+    dw_parts: torch.Tensor | None,
+    db_parts: torch.Tensor | None,
+    programs: int,
+    constants: dict[str, Any],
+) -> None:
+    """Gradients of rows too wide for ``_backward``: dx by rows, then the sums by columns."""
+    dy, _, x, _, mean, rstd = inputs
+    assert x is not None
+    assert rstd is not None
+    H, N = constants["H"], constants["N"]
+    if dx is not None:
+        block = 8192 if x.element_size() == 2 else 4096  # float32 spills
+        shape: dict[str, Any] = {"H": H, "N": N, "TERMS": terms, "BLOCK": block}
+        launch(_backward_dx_wide, (rstd.numel(),), (*inputs, dx), (offset,), num_warps=16, **shape)
+    if dw_parts is not None or db_parts is not None:
+        grid, sums = (ceil_div(H, 512), programs, N), (dy, x, mean, rstd, dw_parts, db_parts)
+        tile: dict[str, Any] = {"COLS": 512, "ROWS": 8, "STAGES": 3}
+        launch(_backward_dw_wide, grid, sums, (rstd.numel() // N,), num_warps=8, **constants, **tile)
 
 
 # -- Autograd ----------------------------------------------------------------------------------------------------------

@@ -58,6 +58,66 @@ def _forward_wide(
         tl.store(y_ptr + row * H + cols, y.to(y_ptr.dtype.element_ty), mask=cols < H)
 
 
+@triton.jit
+def _load_part(dy_ptr, x_ptr, w_ptr, start, cols, mean, rstd, H: tl.constexpr):
+    """dy, xhat and the weight in these columns of the row that begins at ``start``, fp32."""
+    dy = tl.load(dy_ptr + start + cols, mask=cols < H, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + start + cols, mask=cols < H, other=0.0).to(tl.float32)
+    return dy, (x - mean) * rstd, load_scale(w_ptr, cols, cols < H, 0.0)
+
+
+@triton.jit(do_not_specialize=["R"])
+def _backward_parts(
+    dy_ptr,  # (R, H)
+    x_ptr,  # (R, H)
+    w_ptr,  # (H,) or None
+    mean_ptr,  # (R,) fp32
+    rstd_ptr,  # (R,) fp32
+    dy_again_ptr,  # dy, x and w once more: rows are read twice, as in ``_backward``
+    x_again_ptr,
+    w_again_ptr,
+    dx_ptr,  # (R, H) or None
+    dw_ptr,  # (programs, H) fp32 or None: partial sums
+    db_ptr,  # (programs, H) fp32 or None
+    R,
+    H: tl.constexpr,
+    BLOCK: tl.constexpr,  # columns of a part: beside the sums of whole rows there are registers for little more
+):
+    parts: tl.constexpr = (H + BLOCK - 1) // BLOCK
+    cols = tl.arange(0, BLOCK)
+    zero = tl.zeros((BLOCK,), tl.float32)
+    dw, db = (), ()
+    for _ in tl.static_range(parts):
+        dw += (zero,)  # type: ignore[assignment]
+        db += (zero,)  # type: ignore[assignment]
+    for row in range(tl.program_id(0), R, tl.num_programs(0)):
+        start = row * tl.full((), H, tl.int64)
+        mean, rstd = tl.load(mean_ptr + row), tl.load(rstd_ptr + row)
+        along, shift = zero, zero
+        for part in tl.static_range(parts):
+            dy, xhat, w = _load_part(dy_ptr, x_ptr, w_ptr, start, part * BLOCK + cols, mean, rstd, H)
+            along += dy * w * xhat
+            shift += dy * w
+        along, shift = tl.sum(along, axis=0) / H, tl.sum(shift, axis=0) / H
+        more_dw, more_db = (), ()
+        for part in tl.static_range(parts):
+            at = part * BLOCK + cols
+            dy, xhat, w = _load_part(dy_again_ptr, x_again_ptr, w_again_ptr, start, at, mean, rstd, H)
+            if dx_ptr is not None:
+                dx = (dy * w - xhat * along - shift) * rstd
+                tl.store(dx_ptr + start + at, dx.to(dx_ptr.dtype.element_ty), mask=at < H)
+            more_dw += (dw[part] + dy * xhat,)  # type: ignore[assignment]
+            more_db += (db[part] + dy,)  # type: ignore[assignment]
+        dw, db = more_dw, more_db
+    first = tl.program_id(0).to(tl.int64) * H
+    for part in tl.static_range(parts):
+        at = part * BLOCK + cols
+        if dw_ptr is not None:
+            tl.store(dw_ptr + first + at, dw[part], mask=at < H)
+        if db_ptr is not None:
+            tl.store(db_ptr + first + at, db[part], mask=at < H)
+
+
 @triton.jit(do_not_specialize=["offset"])
 def _backward_dx_wide(
     dy_ptr,  # (R, N, H)

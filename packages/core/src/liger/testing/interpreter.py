@@ -1,9 +1,10 @@
-"""Make Triton's interpreter right for bfloat16, and loud where it cannot be; and faster.
+"""Make Triton's interpreter right for bfloat16 and ``tl.fma``, and loud where it cannot be; and faster.
 
 It keeps bfloat16 as uint16 and, as it comes (seen in triton 3.6, 3.7 and 3.9): truncates when it rounds float32 to
 bfloat16, converts integers and float16 to it by their bit patterns, and adds, compares and sums the bit patterns as
 integers. Here casts go through float32 and round to nearest even, ``tl.dot`` upcasts its operands, and arithmetic,
-reductions and scans on bfloat16 raise: a kernel has to cast to float32 first, which it should on a GPU too.
+reductions and scans on bfloat16 raise: a kernel has to cast to float32 first, which it should on a GPU too. And it
+rounds the product inside ``tl.fma``, of which kernels then see nothing but noise where they want what was lost.
 
 It also spends most of its time on what is not the kernel: at each call of a device function it replaces the functions
 of ``triton.language``, though the launch has done so, and for each sum of integers it computes in ten operations
@@ -97,6 +98,12 @@ def _fix_arithmetic(builder: Any, interpreter: Any) -> None:
     def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
         return dot(self, widen(self, a), widen(self, b), d, *rest)
 
+    def create_fma(self: Any, x: Any, y: Any, z: Any) -> Any:
+        if x.dtype.scalar != tl.float32:
+            raise TypeError("tl.fma in the interpreter is for float32")
+        exact = x.data.astype(np.float64) * y.data + z.data
+        return interpreter.TensorHandle(exact.astype(np.float32), tl.float32)
+
     def refuse(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -110,8 +117,8 @@ def _fix_arithmetic(builder: Any, interpreter: Any) -> None:
     def get_bf16(self: Any, value: float) -> Any:
         return interpreter.TensorHandle(round_to_bfloat16(np.array([value], np.float32)), tl.bfloat16)
 
-    builder.create_dot, builder.get_bf16 = create_dot, get_bf16
-    for name in ("binary_op", "unary_op", "create_fma"):
+    builder.create_dot, builder.get_bf16, builder.create_fma = create_dot, get_bf16, create_fma
+    for name in ("binary_op", "unary_op"):
         setattr(builder, name, refuse(getattr(builder, name)))
     interpreter.ReduceScanOpInterface.apply = refuse(interpreter.ReduceScanOpInterface.apply)
 

@@ -22,7 +22,7 @@ VOCABULARIES = (128256, 32000, 151936, 262144, 128257, 262145)
 VARIANTS = ("ignored rows", "all ignored", "class weights", "token weights", "probabilities")
 TRITON = Needs(devices=("cuda", "xpu"), dtypes=("float32", "float16", "bfloat16"), interpreter=True)
 
-ROWS = "one row of logits, read once for the statistics and again for the gradient; N programs, persistent if very wide"
+ROWS = "one row of logits, read once for the statistics and again for the gradient; N programs, or N * parts"
 SOFT = "the same for a target of probabilities, read beside the logits"
 DLOGITS = "p * ((1 - s) * w_y + s / V * sum(w) + 2 * z_loss * lse) - s / V * w - [c = y] * (1 - s) * w_y"
 STATISTICS = (

@@ -39,7 +39,7 @@ TRITON = kernel(
     grid={
         "_forward": "whole rows, 2048 elements or one row of a group; ceil(R * groups / rows) programs",
         "_forward_wide": "one row of more than 8192 columns, read twice; R * groups programs",
-        "_backward": "rows of one group in turn, dweight summed in registers; 2 programs a multiprocessor",
+        "_backward": "rows of one group in turn, dweight summed in registers; 1 or 2 programs a multiprocessor",
         "_row_means": "one row of more than 8192 columns; R * groups programs",
         "_backward_wide": "256 columns of every 16th block of 8 rows; ceil(H / 256) * groups x at most 16 programs",
         "_add_partials": "32 columns of dweight; ceil(H * groups / 32) programs",

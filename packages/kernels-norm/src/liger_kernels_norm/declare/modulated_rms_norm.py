@@ -37,10 +37,9 @@ TRITON = kernel(
     },
     grid={
         "_forward": "whole rows, 2048 elements or one row, twice if wider than 8192; ceil(B * T / rows) programs",
-        "_backward": "rows of one sample in turn, sums in registers; 4 programs a multiprocessor or one a sample",
+        "_backward": "rows of one sample in turn, sums in registers; 1 or 2 programs a multiprocessor or one a sample",
         "_row_means": "one row of more than 8192 columns; B * T programs",
-        "_sample_sums": "512 columns of a sample: its partial sums to its gradients",
-        "_add_partials": "32 columns of dweight",
+        "_add_splits": "32 to 1024 columns of a sample, its partial sums to its gradients; 32 columns of dweight",
     },
     precision=(
         "statistics in float32; roundings on the way only in the forward, as cast says",

@@ -22,6 +22,7 @@ GRID = {
     "_backward_dw_wide": "512 columns of every 16th block of 8 rows; ceil(H / 512) x at most 16 programs",
     "_add_partials": "16 to 128 columns of the partial sums of dweight or dbias; about 256 programs for each",
 }
+PARTS = {"_backward_parts": "with a bias, rows of 8193 to 16384 columns in turn, in parts; 1 program a multiprocessor"}
 WIDE = (1, 96, 511, 9001, 1000, 16385, 33001)  # other kernels beyond 8192, 16384 and 32768
 DW_DB = f"dweight and dbias: {PARTIALS}"
 
@@ -141,7 +142,7 @@ DECLARED: list[Op | Kernel] = [
         "layer_norm",
         saved=("x", "weight", "bias", "mean (R,) float32", "rstd (R,) float32"),
         gradients={"x": LAYER_DX, "weight": "sum over rows of dy * xhat", "bias": "sum over rows of dy"},
-        grid=GRID,
+        grid={**GRID, **PARTS},
         precision=("everything in float32, rounded once", "the variance is that of x - mean", DW_DB),
     ),
     row_kernel(
