@@ -17,7 +17,7 @@ from liger.errors import PatchRefused
 from liger.plugins import describe
 from liger.registry import registry
 from liger_hf import anatomy, stub, transform
-from liger_hf.commands import find_config, make_on_meta
+from liger_hf.commands import make_on_meta, model_of
 from liger_hf.profile import Answer, Profile, line_of, where
 from liger_hf.subject import TOWERS, Subject, subject
 
@@ -30,10 +30,9 @@ def analyze(target: str) -> Profile:
     """
     import transformers
 
-    config, cls = find_config(target)
-    made = subject(make_on_meta(config, cls))
+    made = subject(model_of(target))
     answers = {name: _asked(question, made) for name, question in QUESTIONS.items()}
-    return Profile(config.model_type, transformers.__version__, answers)
+    return Profile(made.config.model_type, transformers.__version__, answers)
 
 
 def _asked(question: Callable[[Subject], Answer], made: Subject) -> Answer:
@@ -62,13 +61,13 @@ def _prefix(made: Subject) -> Answer:
 
 
 def _output(made: Subject) -> Answer:
-    width = made.model.get_output_embeddings().in_features
+    linear = made.model.get_output_embeddings()
     labels = torch.zeros(1, 2, dtype=torch.long)
     with torch.device("cpu"):
         out = stub.run(
             made.model,
-            torch.zeros(1, 2, width),
-            head=lambda hidden: hidden.new_zeros(*hidden.shape[:-1], 4),
+            torch.zeros(1, 2, linear.in_features),
+            head=lambda hidden: hidden.new_zeros(*hidden.shape[:-1], linear.out_features),
             loss=lambda logits, *args, **kwargs: logits.sum(),
             labels=labels,
         )

@@ -19,7 +19,7 @@ def plan(target: Target, as_json: Json = False) -> None:
     """Show what would be patched in a language model, from its config alone: no weights are read or made."""
     import liger
 
-    report = liger.plan(make_on_meta(*find_config(target)))
+    report = liger.plan(model_of(target))
     typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
 
 
@@ -96,6 +96,29 @@ def find_config(target: str) -> tuple[PretrainedConfig, type | None]:
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{target!r} is no model directory, reachable hub id, model_type or class of transformers: {error}"
+        ) from error
+
+
+def model_of(target: str) -> Any:
+    """The model of a target on the meta device; of a type whose default config upstream cannot use, that of its mini.
+
+    Raises:
+        ValueError: no model can be made of it.
+    """
+    from liger.declare import load
+    from liger.plugins import describe
+    from liger.registry import registry
+
+    patch = registry().models.get(target)
+    try:
+        return make_on_meta(*find_config(target))
+    except ValueError:
+        raise
+    except Exception as error:
+        if patch is not None:
+            return make_on_meta(load(patch.mini)())
+        raise ValueError(
+            f"upstream makes no model of {target!r} from its default config: {describe(error)}; name a model directory"
         ) from error
 
 
