@@ -2,6 +2,8 @@
 
 import pytest
 
+import liger
+from liger.registry import registry
 from liger.testing.models import Pair, expect_equal_step, find
 
 
@@ -17,3 +19,18 @@ def test_the_loss_of_routers_is_added(model_type, where, device):
     assert float((out.loss - without).detach()) == pytest.approx(
         plain.router_aux_loss_coef * float(out.aux_loss), rel=0.1
     )
+
+
+@pytest.mark.parametrize("model_type", [name for name, patch in registry().models.items() if patch.images])
+def test_text_model_and_tower_by_themselves(model_type, device):
+    """They are patched as in the model around them: declared, or recognised where their own type is not declared."""
+    model = Pair(find(model_type), device).plain()
+    paths = {row.path: row.op for row in liger.plan(model).applied}
+    base = next(path for path, module in model.named_modules() if module is model.base_model)
+    checked = 0
+    for name, part in model.base_model.named_children():
+        inside = {path: op for path, op in paths.items() if path.startswith(f"{base}.{name}.")}
+        if inside and hasattr(part, "config"):
+            assert {f"{base}.{name}.{row.path}": row.op for row in liger.plan(part).applied} == inside
+            checked += 1
+    assert checked == 2

@@ -29,6 +29,7 @@ from liger_hf.standin import held, plain
 Guess = tuple[Callable[..., Fit], dict[str, Any]]
 """A function of ``liger_hf.fits`` and its arguments."""
 WRITTEN_EPS = (1e-5, 1e-6)  # where upstream has no attribute (olmo)
+USUAL = {"gate_proj", "up_proj", "down_proj"}
 EXPECTED = ("Norm", "MLP", "FeedForward", "Experts")
 """Words in the name of a class that tell that a fit could suit it, so that it is named also where parts are missing."""
 
@@ -204,7 +205,8 @@ def _is_norm(part: nn.Module) -> bool:
 
 
 def _is_mlp(part: nn.Module) -> bool:
-    return len(_linears(part)) > 1 and len(_parameters(part)) == 1
+    usual = part._modules.keys() >= USUAL  # gemma4's vision tower wraps its projections
+    return (usual or len(_linears(part)) > 1) and len(_parameters(part)) == 1
 
 
 def _is_experts(part: nn.Module) -> bool:
