@@ -713,3 +713,30 @@ def test_the_input_of_a_patched_mlp_by_name() -> None:
     expected = mlp(x)
     liger.autopatch(model, prefer="reference")
     assert torch.equal(mlp(x=x), expected)
+
+
+def test_the_head_of_a_causal_lm_inside_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama4 that sees: labels go to the model around, the head is in the text model's causal LM."""
+    transformers = importlib.import_module("transformers")
+    output = importlib.import_module("transformers.modeling_outputs").MoeCausalLMOutputWithPast
+    monkeypatch.setattr(
+        output, "image_outputs", None, raising=False
+    )  # transformers 5.24 asks for it, and nothing has it
+    text = {**SMALL, "intermediate_size_mlp": 48, "num_local_experts": 2, "moe_layers": [1]}
+    vision = {
+        "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 8,
+        "patch_size": 4, "vision_output_dim": 48, "projector_input_dim": 48, "projector_output_dim": 48,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    plain = transformers.Llama4ForConditionalGeneration(
+        transformers.Llama4Config(text_config=text, vision_config=vision, image_token_index=95)
+    ).train()
+    patched = copy.deepcopy(plain)
+    report = liger.autopatch(patched, prefer="reference")
+    heads = {row.cls: row.status for row in report.rows if row.op == "linear_cross_entropy"}
+    assert heads == {"Llama4ForConditionalGeneration": "applied", "Llama4ForCausalLM": "skipped"}
+    with count_ops() as counts:
+        out = expect_equal_step(plain, patched, **batch())
+    assert out.logits is None and counts["linear_cross_entropy", "reference"] == 1
+    liger.unpatch(patched)
+    assert not liger.is_patched(patched)

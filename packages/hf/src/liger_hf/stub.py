@@ -5,6 +5,7 @@ The shadow shares the model's attributes; the model itself is not touched.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +65,9 @@ def config_of(module: Any) -> Any:
 
 
 def children(model: Any) -> tuple[str, str]:
-    """Name of the backbone among the model's children, and path of the head, which may lie in another child (bert).
+    """Paths of backbone and head: children of the model, or of a causal LM inside it (llama4).
+
+    The head may lie in another child of it than the backbone (bert).
 
     Raises:
         PatchRefused: there is no such backbone or head.
@@ -77,9 +80,17 @@ def children(model: Any) -> tuple[str, str]:
     if prefix in modules and prefix != holder:
         return prefix, paths[0]
     models = [name for name, child in modules.items() if name != holder and config_of(child)]
+    if _is_causal_lm(modules[holder]):
+        return tuple(f"{holder}.{path}" for path in children(modules[holder]))  # type: ignore[return-value]
     if len(models) != 1:  # llama4 names its prefix after the model around it
         raise PatchRefused(f"its backbone {prefix!r} is not a direct child of the model, or holds the head")
     return models[0], paths[0]
+
+
+def _is_causal_lm(module: Any) -> bool:
+    """Whether a model has a head of its own and can compute a loss."""
+    forward = inspect.signature(type(module).forward).parameters
+    return config_of(module) is not None and "labels" in forward and module.get_output_embeddings() is not None
 
 
 def _replace(module: Any, path: str, replacement: nn.Module) -> Any:
@@ -114,12 +125,14 @@ def run(
     backbone, path = children(model)
     real = model.get_submodule(path)
     used = real if head is None else Stub(head, real)
-    modules = _replace(model, path, used)._modules
-    modules[backbone] = Stub(lambda *args, **kwargs: Output(hidden), model._modules[backbone])
+    instead = Stub(lambda *args, **kwargs: Output(hidden), model.get_submodule(backbone))
+    modules = _replace(_replace(model, path, used), backbone, instead)._modules
     shadow = cls.__new__(cls)
     held = {name: unshared(value) for name, value in model.__dict__.items() if name != "_modules"}
     shadow.__dict__.update(held, _modules=modules, training=True)
     shadow.__dict__["get_output_embeddings"] = lambda: used  # upstream's asks the backbone first
+    if "." in backbone:
+        shadow.__dict__["get_input_embeddings"] = lambda: Stub(lambda ids: hidden)  # asked by the model around it
     if loss is not None:
         shadow.__dict__["_loss_function"] = loss
     ids = torch.zeros(hidden.shape[:-1], dtype=torch.long, device=hidden.device)

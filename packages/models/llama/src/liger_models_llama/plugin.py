@@ -1,7 +1,7 @@
 """Llama 2, 3 and everything else with model_type "llama", Llama 3.2 Vision, Llama 4 text, SmolLM 3 and Arcee.
 
 Not the llama4 that sees: in transformers 5.24 its forward asks the text model's output for `image_outputs`, which that
-does not have, so that nothing can be compared with it. Its parts are recognised.
+does not have, so that nothing can be compared with it. Its parts and its head are recognised.
 """
 
 from collections.abc import Sequence
