@@ -57,10 +57,10 @@ def check_fp32(pair: Pair, mode: str) -> list[Miss]:
     learns = float(truth.losses[:4].mean() - truth.losses[-4:].mean())
     expect(learns > 0.5, f"upstream's own loss falls by {learns:.2f}: equality would show nothing, take a larger mini")
     found = train(pair, torch.float32, True, **MODES[mode])
-    values, indices = truth.logprobs.topk(TOP)
     errors = apart(found, truth)
     errors["losses"] = float(((found.losses - truth.losses).abs() / truth.losses).max())
-    errors["log-probs"] = float((found.logprobs.gather(-1, indices) - values).abs().max())
+    values, others = likeliest(found, truth)
+    errors["log-probs"] = float((others - values).abs().max())
     return _misses(errors, {name: ALLOWED[_kind(name)] for name in errors})
 
 
@@ -126,12 +126,20 @@ def apart(run: Run, truth: Run) -> dict[str, float]:
     """How far a training is from another one, by what is compared."""
     sides = sorted(run.first.keys() ^ truth.first.keys())
     expect(not sides, f"gradients of {sides} exist on one side only")
+    values, others = likeliest(run, truth)
     noise = max(float(g.norm()) for g in truth.first.values()) * torch.finfo(torch.float32).eps / ALLOWED["gradient"]
     return {
         "losses": _relative(run.losses, truth.losses) * STEPS**0.5,  # on one step
+        "log-probs": _relative(others, values),
         **{f"gradient of {n}": _relative(run.first[n], g, noise) for n, g in truth.first.items()},
         **{f"final {n}": _relative(run.final[n], p, _moved(p)) for n, p in truth.final.items()},
     }
+
+
+def likeliest(run: Run, truth: Run) -> tuple[Tensor, Tensor]:
+    """The ``TOP`` largest log-probs (ROWS, TOKENS, TOP) of the truth, and what the run has in their places."""
+    values, indices = truth.logprobs.topk(TOP)
+    return values, run.logprobs.gather(-1, indices)
 
 
 def _relative(found: Tensor, expected: Tensor, least: float = 1e-30) -> float:
