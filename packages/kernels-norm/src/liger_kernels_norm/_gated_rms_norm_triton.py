@@ -125,7 +125,8 @@ def _launch_backward(
     else:
         means = torch.empty_like(rstd)
         shape: dict[str, Any] = {"N": N, "G": groups}
-        launch(_row_means, (R * groups,), (*inputs, means), num_warps=16, **shape, BLOCK=WIDE // 2, **consts)
+        blocks = ceil_div(N, WIDE // 2)
+        launch(_row_means, (R * groups,), (*inputs, means), (blocks,), num_warps=16, **shape, BLOCK=WIDE // 2, **consts)
         grid = (ceil_div(N, 256) * groups, splits)
         consts = {**shape, "COLS": 256, "ROWS": 8, **consts}
         launch(_backward_wide, grid, (*inputs, means, *out, parts), (R,), num_warps=4, **consts)
