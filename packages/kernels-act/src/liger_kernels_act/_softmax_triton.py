@@ -21,7 +21,8 @@ from liger_kernels_act._softmax_kernels_triton import (
 
 HELD = 16384  # columns up to which a program holds a row in registers, and leaves when it has written it
 STREAMED = 32768  # up to which it still does, and takes one row after another: the next are on their way meanwhile
-WIDE = 65536  # up to which it reads a row twice; above it a team of programs shares the row
+WIDE = 65536  # up to which the forward reads a row twice; above it a team of programs shares the row
+AGAIN = 65536  # bytes of a row up to which the backward reads it twice; one whose loads are not wide is shared as well
 TILE = 4096  # elements of one program of narrow rows: 8 KB in bf16
 VALUES = 32  # 16-bit values of a row that a thread holds: four 16-byte loads
 
@@ -55,18 +56,10 @@ def _forward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]
     return {"DEPTH": max(1, depth), "LANES": warps * device.lanes * 8, "num_warps": warps}
 
 
-@settings(BLOCK=(4096, 8192, 16384, 32768), num_warps=(8, 16, 32))
-def _backward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
-    """Constants of ``_backward_wide``: as in the forward, but two tensors, so a block is half as large."""
-    values = 32 if device.name == "sm90" else 16  # elsewhere 32 spill
-    block = device.most_warps * device.lanes * values * 2 // max(itemsize, 2) // (4 if V % 2 else 1)
-    return {"BLOCK": block, "num_warps": device.most_warps}
-
-
 @settings(BLOCK=(2048, 4096, 8192, 16384), num_warps=(4, 8, 16))
 def _shared_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
-    """Constants of the kernels that share a row: 16 KB of each tensor, with 128 threads for each that is read."""
-    return {"BLOCK": 16384 // max(itemsize, 2), "num_warps": 128 * reads // device.lanes}
+    """Constants of the kernels that share a row: 128 threads hold 16 KB of it, together with dy."""
+    return {"BLOCK": 16384 // (reads * max(itemsize, 2)), "num_warps": 128 // device.lanes}
 
 
 def _launch_shared(kernel: Any, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, log: bool) -> None:
@@ -105,14 +98,12 @@ def _launch_backward_kernel(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor,
         chosen = _held_settings(V, y.element_size(), 2, device)
         launch(_backward, (ceil_div(R, chosen["ROWS"]),), (dy, y, dx), (R,), V=V, LOG=log, **chosen)
         return
-    if V > WIDE:
+    block = next_power_of_2(V)
+    if V % 2 or block * y.element_size() > AGAIN:
         _launch_shared(_backward_shared, (dy, y), dx, log)
         return
-    chosen = _backward_wide_settings(V, y.element_size(), device)
     programs = min(R, 2 * device.processors)
-    blocks = ceil_div(V, chosen["BLOCK"])
-    constants = {"V": V, **chosen, "SINGLE": blocks == 1, "LOG": log}
-    launch(_backward_wide, (programs,), (dy, y, dx), (R, blocks), **constants)
+    launch(_backward_wide, (programs,), (dy, y, dx), (R,), V=V, BLOCK=block, LOG=log, num_warps=device.most_warps)
 
 
 def _parts(V: int) -> dict[str, Any]:

@@ -56,7 +56,12 @@ def _backward_settings(H: int, itemsize: int, center: bool, device: GPU) -> dict
 
 @settings(BLOCK=(1024, 2048, 4096, 8192), num_warps=(8, 16, 32))
 def _parts_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
-    """Constants of ``_backward_parts``: the most columns and warps whose registers do not spill."""
+    """Constants of ``_backward_parts``: the most columns and warps whose registers do not spill.
+
+    On an H200 32 warps, with 24 bytes spilled, take 527 us for 16384 rows of 16384; 16 without spills take 595.
+    """
+    if device.name == "sm90":
+        return {"BLOCK": 4096, "num_warps": 32}
     if device.name.startswith("sm1"):  # its assembler moves the loads of all parts to the front
         return {"BLOCK": 1024, "num_warps": 8}
     return {"BLOCK": 2048, "num_warps": 16}
