@@ -50,7 +50,10 @@ class Candidate:
         for name, limit in self.max_size:
             if sizes[name] > limit:
                 return False
-        return all(options[name] in values for name, values in self.options)
+        for name, values in self.options:
+            if options[name] not in values:
+                return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)

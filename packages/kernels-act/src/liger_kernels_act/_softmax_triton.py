@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
-from liger.settings import settings
+from liger.launch import GPU, Launch, ceil_div, gpu, next_power_of_2, prepare, private_op, refuse_second_derivative
+from liger.settings import cached, settings
 
 HELD = 16384  # columns up to which a program holds a row in registers, and leaves when it has written it
 STREAMED = 32768  # up to which it still does, and takes one row after another: the next are on their way meanwhile
@@ -221,34 +222,40 @@ def _backward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int
     return {"BLOCK": block, "num_warps": device.most_warps}
 
 
-def _launch_forward_kernel(x: torch.Tensor, y: torch.Tensor, log: bool) -> None:
-    V, device = x.shape[-1], gpu(x.device)
-    R = x.numel() // max(V, 1)
-    stages = 1 if V <= HELD else _streamed_stages(V, x.element_size(), device)
+@cached
+def _forward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int, int, tuple[int, ...]]:
+    """The launch, the rows of a program, the most programs, 0 for any number, and further numbers."""
+    stages = 1 if V <= HELD else _streamed_stages(V, itemsize, device)
     if stages:
-        chosen = _held_settings(V, x.element_size(), 1, device)
-        programs = ceil_div(R, chosen["ROWS"])
-        programs = programs if V <= HELD else min(programs, device.processors)
-        launch(_forward, (programs,), (x, y), (R,), V=V, STAGES=stages, LOG=log, **chosen)
-        return
-    chosen = _forward_wide_settings(V, x.element_size(), device)
-    programs = min(R, 2 * device.processors) if V > ALONE else R
+        chosen = _held_settings(V, itemsize, 1, device)
+        most = 0 if V <= HELD else device.processors
+        return prepare(_forward, V=V, STAGES=stages, LOG=log, **chosen), chosen["ROWS"], most, ()
+    chosen = _forward_wide_settings(V, itemsize, device)
     blocks = ceil_div(V, chosen["DEPTH"] * chosen["LANES"])
-    launch(_forward_wide, (programs,), (x, y), (R, blocks), V=V, **chosen, LOG=log)
+    most = 2 * device.processors if V > ALONE else 0
+    return prepare(_forward_wide, V=V, **chosen, LOG=log), 1, most, (blocks,)
 
 
-def _launch_backward_kernel(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor, log: bool) -> None:
-    V, device = y.shape[-1], gpu(y.device)
-    R = y.numel() // max(V, 1)
+@cached
+def _backward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int, int, tuple[int, ...]]:
+    """As ``_forward_plan``."""
     if V <= HELD:
-        chosen = _held_settings(V, y.element_size(), 2, device)
-        launch(_backward, (ceil_div(R, chosen["ROWS"]),), (dy, y, dx), (R,), V=V, LOG=log, **chosen)
-        return
-    chosen = _backward_wide_settings(V, y.element_size(), device)
-    programs = R if V > ALONE else min(R, 2 * device.processors)
+        chosen = _held_settings(V, itemsize, 2, device)
+        return prepare(_backward, V=V, LOG=log, **chosen), chosen["ROWS"], 0, ()
+    chosen = _backward_wide_settings(V, itemsize, device)
     blocks = ceil_div(V, chosen["BLOCK"])
-    constants = {"V": V, **chosen, "SINGLE": blocks == 1, "LOG": log}
-    launch(_backward_wide, (programs,), (dy, y, dx), (R, blocks), **constants)
+    most = 0 if V > ALONE else 2 * device.processors
+    return prepare(_backward_wide, V=V, **chosen, SINGLE=blocks == 1, LOG=log), 1, most, (blocks,)
+
+
+def _launch(plan: Callable[..., tuple[Launch, int, int, tuple[int, ...]]], log: bool, *tensors: torch.Tensor) -> None:
+    """``tensors`` (..., V), contiguous."""
+    x = tensors[0]
+    V = x.shape[-1]
+    kernel, rows, most, numbers = plan(V, x.element_size(), log, gpu(x.device))
+    R = x.numel() // max(V, 1)
+    programs = ceil_div(R, rows)
+    kernel((min(programs, most) if most else programs,), tensors, (R, *numbers))
 
 
 def _parts(V: int) -> dict[str, Any]:
@@ -268,7 +275,7 @@ def _forward_fake(x: torch.Tensor, log: bool) -> torch.Tensor:
 def _launch_forward(x: torch.Tensor, log: bool) -> torch.Tensor:
     """x (..., V) of any strides -> y (..., V) contiguous."""
     y = _forward_fake(x, log)
-    _launch_forward_kernel(x.contiguous(), y, log)
+    _launch(_forward_plan, log, x.contiguous(), y)
     return y
 
 
@@ -280,7 +287,7 @@ def _backward_fake(dy: torch.Tensor, y: torch.Tensor, log: bool) -> torch.Tensor
 def _launch_backward(dy: torch.Tensor, y: torch.Tensor, log: bool) -> torch.Tensor:
     """-> dx (..., V) contiguous."""
     dx = _forward_fake(y, log)
-    _launch_backward_kernel(dy.contiguous(), y, dx, log)
+    _launch(_backward_plan, log, dy.contiguous(), y, dx)
     return dx
 
 
