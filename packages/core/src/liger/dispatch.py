@@ -50,10 +50,7 @@ class Candidate:
         for name, limit in self.max_size:
             if sizes[name] > limit:
                 return False
-        for name, values in self.options:
-            if options[name] not in values:
-                return False
-        return True
+        return not self.options or all(options[name] in values for name, values in self.options)
 
 
 @dataclass(frozen=True, slots=True)

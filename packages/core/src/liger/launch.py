@@ -47,6 +47,7 @@ class Launch:
     def __call__(
         self, grid: tuple[int, ...], tensors: Sequence[torch.Tensor | None], numbers: Sequence[int | float] = ()
     ) -> None:
+        """Launch on the device of the first tensor and on its current stream."""
         if 0 in grid:
             return
         first = tensors[0]
@@ -54,23 +55,21 @@ class Launch:
         if not first.is_cuda:
             self._ordinary(grid, tensors, numbers)
             return
-        pointers, dtypes, bits = [], [], 0
+        pointers: list[int] = []
+        dtypes: list[torch.dtype | None] = []
+        bits = 0
         for t in tensors:
-            if t is None:
-                pointers.append(0)
-                dtypes.append(None)
-                continue
-            if t.is_neg():
+            if t is not None and t.is_neg():
                 self(grid, _resolved(tensors), numbers)
                 return
-            pointer = t.data_ptr()
-            pointers.append(pointer)
-            dtypes.append(t.dtype)
+            pointer = 0 if t is None else t.data_ptr()
             bits |= pointer
+            pointers.append(pointer)
+            dtypes.append(None if t is None else t.dtype)
         # all that the compiled kernel depends on: triton specialises each pointer on 16-byte alignment, and types an
         # integer by its size
-        aligned = [p & 15 == 0 for p in pointers] if bits & 15 else ()
         index = first.get_device()
+        aligned = [p & 15 == 0 for p in pointers] if bits & 15 else ()
         key = (self, index, _widths(numbers), *map(type, numbers), *dtypes, *aligned)
         compiled = _compiled.get(key)
         previous = torch._C._cuda_exchangeDevice(index)

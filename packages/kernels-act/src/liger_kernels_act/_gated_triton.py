@@ -182,7 +182,7 @@ def _columns(layout: str, H: int) -> dict[str, Any]:
 def _plan(
     H: int, strides: tuple[int, ...], layout: str, act: str, itemsize: int, device: GPU
 ) -> tuple[Launch, int, int]:
-    """The launch for rows that far apart, of gate and up or of dy, gate and up; rows of a program, programs of a row."""
+    """The launch for rows of gate and up, or dy, gate and up, that far apart; rows of a program, programs of a row."""
     backward = len(strides) == 3
     tile = _tile_settings(H, itemsize, backward, device)
     names = ("DY_STRIDE", "G_STRIDE", "U_STRIDE") if backward else ("G_STRIDE", "U_STRIDE")
