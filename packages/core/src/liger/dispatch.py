@@ -44,9 +44,8 @@ class Candidate:
         self, tensors: Sequence[torch.Tensor | None], sizes: Mapping[str, int], options: Mapping[str, Any]
     ) -> bool:
         """Whether the function takes all tensors that are given, and sizes and options lie inside its limits."""
-        for extra in tensors[self.arity :]:
-            if extra is not None:
-                return False
+        if len(tensors) > self.arity and any(extra is not None for extra in tensors[self.arity :]):
+            return False
         for name, limit in self.max_size:
             if sizes[name] > limit:
                 return False
@@ -191,10 +190,15 @@ def run(
     """
     if torch.compiler.is_compiling():
         tensors = _distinct(tensors)
-    else:  # kernels read the memory, where a lazy minus sign is not
-        tensors = [t.resolve_neg() if t is not None and t.is_neg() else t for t in tensors]
-    by_hand = kernel or CONTEXT.prefer.get(op)
-    anywhere = None if by_hand else CONTEXT.prefer.get("*")
+    else:
+        for t in tensors:
+            if t is not None and t.is_neg():  # kernels read the memory, where a lazy minus sign is not
+                tensors = [t if t is None else t.resolve_neg() for t in tensors]
+                break
+    by_hand, anywhere = kernel, None
+    if CONTEXT.prefer and not kernel:
+        by_hand = CONTEXT.prefer.get(op)
+        anywhere = None if by_hand else CONTEXT.prefer.get("*")
     dtypes = tuple([t.dtype for t in tensors if t is not None and t.dtype.is_floating_point])
     for entry in candidates(op, tensors[0].device, dtypes, by_hand, anywhere):  # type: ignore[union-attr]
         candidate: Candidate = getattr(TABLE, entry)

@@ -250,8 +250,8 @@ def private_op(name: str, fake: Callable[..., Any]) -> Callable[[Callable[..., A
         op = getattr(torch.ops.liger, f"_{name}").default
 
         @functools.wraps(fn)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return op(*args, **kwargs) if torch.compiler.is_compiling() else fn(*args, **kwargs)
+        def call(*args: Any) -> Any:
+            return op(*args) if torch.compiler.is_compiling() else fn(*args)
 
         return call
 

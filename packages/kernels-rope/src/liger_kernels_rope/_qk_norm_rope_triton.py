@@ -155,20 +155,21 @@ def _launch_backward(
     needs: Sequence[bool],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """-> dq, dk, dq_weight, dk_weight; an empty tensor for what ``needs`` leaves out."""
-    dq, dk = (torch.empty_like(dense_last(x)) if need else None for x, need in zip((q, k), needs, strict=False))
-    dyq, dyk = (None if dy is None else _dense_heads(dy) for dy in (dyq, dyk))
-    qs, ks = dense_last(q), dense_last(k)
-    cos, sin = dense_last(cos), dense_last(sin)
+    dq, dk = [torch.empty_like(dense_last(x)) if need else None for x, need in zip((q, k), needs, strict=False)]
+    dyq, dyk = [None if dy is None else _dense_heads(dy) for dy in (dyq, dyk)]
+    qs, ks, cos, sin = dense_last(q), dense_last(k), dense_last(cos), dense_last(sin)
     lie = laid((cos, sin, qs, dyq, ks, dyk, dq, dk))
     backward, grid, rows, steps = _plan(lie, heads, cast, True, gpu(q.device))
-    size = (grid[0] * grid[1], q.shape[-1])
-    parts = [q.new_empty(size, dtype=torch.float32) if need else None for need in needs[2:]]
-    tensors = (qs, ks, q_weight.contiguous(), k_weight.contiguous(), cos, sin, dyq, dyk, dq, dk, *parts)
+    weights = q_weight, k_weight
+    sums = [torch.empty_like(w) if need else None for w, need in zip(weights, needs[2:], strict=True)]
+    wanted = [t for t in sums if t is not None]
+    parts = q.new_empty((len(wanted), grid[0] * grid[1], q.shape[-1]), dtype=torch.float32) if wanted else None
+    q_parts = parts if needs[2] else None
+    k_parts = None if not needs[3] else parts[1] if needs[2] else parts  # type: ignore[index]
+    tensors = (qs, ks, q_weight.contiguous(), k_weight.contiguous(), cos, sin, dyq, dyk, dq, dk, q_parts, k_parts)
     backward(grid, tensors, (*rows, eps, offset, *steps))
-    sums = [None if p is None else torch.empty_like(w) for p, w in zip(parts, (q_weight, k_weight), strict=True)]
-    for part, total in zip(parts, sums, strict=True):
-        if part is not None and total is not None:
-            add_partials(part, total)
+    if parts is not None:
+        add_partials(parts, *wanted)
     made = [q.new_empty(0) if t is None else t for t in (dq, dk, *sums)]
     return made[0], made[1], made[2], made[3]
 
@@ -178,11 +179,11 @@ class _QKNormRope(torch.autograd.Function):
     """Saves its arguments and nothing else."""
 
     @staticmethod
-    def forward(ctx, q, k, q_weight, k_weight, cos, sin, heads, eps, cast, offset):
+    def forward(ctx, q, k, q_weight, k_weight, cos, sin, options):
         ctx.save_for_backward(q, k, q_weight, k_weight, cos, sin)
-        ctx.options = (heads, eps, cast, offset)
+        ctx.options = options
         ctx.set_materialize_grads(False)
-        return _launch_forward(q, k, q_weight, k_weight, cos, sin, heads, eps, cast, offset)
+        return _launch_forward(q, k, q_weight, k_weight, cos, sin, *options)
 
     @staticmethod
     def backward(ctx, dyq, dyk):
@@ -190,10 +191,10 @@ class _QKNormRope(torch.autograd.Function):
         come = (dyq is not None, dyk is not None) * 2
         needs = [need and there for need, there in zip(ctx.needs_input_grad[:4], come, strict=True)]
         if not any(needs):
-            return (None,) * 10
+            return (None,) * 7
         dyq, dyk = dyq if needs[0] or needs[2] else None, dyk if needs[1] or needs[3] else None
         made = _launch_backward(dyq, dyk, *ctx.saved_tensors, *ctx.options, needs)
-        return (*(t if need else None for t, need in zip(made, needs, strict=True)), *(None,) * 6)
+        return (*[t if need else None for t, need in zip(made, needs, strict=True)], None, None, None)
 
 
 def qk_norm_rope_triton(
@@ -210,4 +211,4 @@ def qk_norm_rope_triton(
     unsqueeze_dim: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``liger_kernels_rope.qk_norm_rope``."""
-    return _QKNormRope.apply(q, k, q_weight, k_weight, cos, sin, unsqueeze_dim, eps, cast, offset)  # type: ignore[no-any-return]
+    return _QKNormRope.apply(q, k, q_weight, k_weight, cos, sin, (unsqueeze_dim, eps, cast, offset))  # type: ignore[no-any-return]
