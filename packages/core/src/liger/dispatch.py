@@ -195,10 +195,8 @@ def run(
             if t is not None and t.is_neg():  # kernels read the memory, where a lazy minus sign is not
                 tensors = [t if t is None else t.resolve_neg() for t in tensors]
                 break
-    by_hand, anywhere = kernel, None
-    if CONTEXT.prefer and not kernel:
-        by_hand = CONTEXT.prefer.get(op)
-        anywhere = None if by_hand else CONTEXT.prefer.get("*")
+    by_hand = kernel or CONTEXT.prefer.get(op)
+    anywhere = None if by_hand else CONTEXT.prefer.get("*")
     dtypes = tuple([t.dtype for t in tensors if t is not None and t.dtype.is_floating_point])
     for entry in candidates(op, tensors[0].device, dtypes, by_hand, anywhere):  # type: ignore[union-attr]
         candidate: Candidate = getattr(TABLE, entry)
