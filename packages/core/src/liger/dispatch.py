@@ -190,11 +190,8 @@ def run(
     """
     if torch.compiler.is_compiling():
         tensors = _distinct(tensors)
-    else:
-        for t in tensors:
-            if t is not None and t.is_neg():  # kernels read the memory, where a lazy minus sign is not
-                tensors = [t if t is None else t.resolve_neg() for t in tensors]
-                break
+    else:  # kernels read the memory, where a lazy minus sign is not
+        tensors = [t.resolve_neg() if t is not None and t.is_neg() else t for t in tensors]
     by_hand = kernel or CONTEXT.prefer.get(op)
     anywhere = None if by_hand else CONTEXT.prefer.get("*")
     dtypes = tuple([t.dtype for t in tensors if t is not None and t.dtype.is_floating_point])
