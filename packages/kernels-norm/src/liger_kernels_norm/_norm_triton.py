@@ -103,8 +103,7 @@ def _forward_fake(
 ) -> Any:
     s = None if residual is None else torch.empty_like(x, dtype=torch.promote_types(x.dtype, residual.dtype))
     z = x if s is None else s
-    H = z.shape[-1]
-    rows = z.numel() // H if H else math.prod(z.shape[:-1])
+    rows = math.prod(z.shape[:-1])
     mean = z.new_empty(rows, dtype=torch.float32) if center else None
     rstd = z.new_empty(rows, dtype=torch.float32)
     dtype = z.dtype
@@ -222,14 +221,18 @@ def _launch_backward(
 
 # -- Autograd ----------------------------------------------------------------------------------------------------------
 class _Norm(torch.autograd.Function):
-    """Saves what was normalised, the parameters and the row statistics; xhat, one product, is recomputed."""
+    """Saves what was normalised, the parameters and the row statistics; xhat, one product, is recomputed.
+
+    ``form`` is the op's name and the options of the launches: eps, cast, offset, center, terms.
+    """
 
     @staticmethod
     def forward(ctx, x, residual, weight, bias, form):
         x, residual, weight, bias = [t if t is None else t.contiguous() for t in (x, residual, weight, bias)]
-        y, s, mean, rstd = _launch_forward(x, residual, weight, bias, *form[1:])
+        _, eps, cast, offset, center, terms = form
+        y, s, mean, rstd = _launch_forward(x, residual, weight, bias, eps, cast, offset, center, terms)
         z = x if residual is None else s
-        ctx.save_for_backward(z, weight, bias, mean if form[4] else None, rstd)
+        ctx.save_for_backward(z, weight, bias, mean if center else None, rstd)
         ctx.rest = form, x.dtype, z.dtype if residual is None else residual.dtype
         ctx.set_materialize_grads(False)
         return y if residual is None else (y, s)
