@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from liger import ops
+from liger.launch import Launch
 from liger_kernels_norm.rms_norm import rms_norm_reference
 
 triton = pytest.mark.triton
@@ -20,11 +21,9 @@ def test_numbers_reach_the_kernel_as_floats(
 ) -> None:
     """A kernel is compiled for the type of a number: the integer 0 would be another kernel than 0.0."""
     pytest.importorskip("triton")
-    from liger_kernels_norm import _norm_triton as module
-
     seen: list[object] = []
-    launch = module.launch
-    monkeypatch.setattr(module, "launch", lambda *a, **k: (seen.extend(a[3]), launch(*a, **k))[1])
+    launch = Launch.__call__
+    monkeypatch.setattr(Launch, "__call__", lambda self, *a: (seen.extend(a[2]), launch(self, *a))[1])
     x, w = torch.ones(2, 8, device=device), torch.full((8,), 3.0, device=device)
     y = ops.rms_norm(x, w, **{name: value}, kernel="triton")
     assert [type(n) for n in seen] == [int, float, float]  # rows, eps, offset

@@ -52,8 +52,9 @@ def tanh(x, FP32: tl.constexpr):
     4 e / (1 + e)^2, because 1 - t^2 loses them where tanh saturates.
     """
     u = x * x
-    p = -0.053786680 + u * (0.020805378 - u * 0.0059058606)  # least largest relative error on [0, 0.6], our own fit
-    small = x + x * u * (-0.33333299 + u * (0.13331959 + u * p))
+    p = tl.fma(u, tl.fma(u, -0.0059058606, 0.020805378), -0.053786680)  # least largest relative error, our own fit
+    p = tl.fma(u, tl.fma(u, p, 0.13331959), -0.33333299)
+    small = tl.fma(x * u, p, x)
     e = tl.exp2(tl.abs(x) * (-2.0 * LOG2E))
     r = reciprocal(1.0 + e, FP32)
     large = (1.0 - e) * r

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 
-from liger.launch import ceil_div, launch, next_power_of_2
+from liger.launch import Launch, ceil_div, next_power_of_2, prepare
 
 
 @triton.jit(do_not_specialize=["P", "M"])
@@ -37,6 +39,16 @@ def _add_partials(
             tl.store(second_ptr + cols, total.to(second_ptr.dtype.element_ty), mask=cols < M)
 
 
+@functools.cache
+def _plan(M: int) -> tuple[Launch, int]:
+    """The launch, and its programs along M columns.
+
+    About 256 programs share what is little work; 64 bytes of a row are the least that memory gives.
+    """
+    cols = min(128, max(16, next_power_of_2(M // 256)))
+    return prepare(_add_partials, num_warps=4, COLS=cols, ROWS=1024 // cols), ceil_div(M, cols)
+
+
 def add_partials(parts: torch.Tensor, first: torch.Tensor, second: torch.Tensor | None = None) -> None:
     """first = parts.sum(0), or first = parts[0].sum(0) and second = parts[1].sum(0), each rounded once.
 
@@ -47,8 +59,5 @@ def add_partials(parts: torch.Tensor, first: torch.Tensor, second: torch.Tensor 
     M, sums = first.numel(), 1 if second is None else 2
     if M == 0:
         return
-    # about 256 programs share what is little work; 64 bytes of a row are the least that memory gives
-    cols = min(128, max(16, next_power_of_2(M // 256)))
-    grid = (ceil_div(M, cols), sums)
-    numbers = (parts.numel() // (M * sums), M)
-    launch(_add_partials, grid, (parts, first, second), numbers, num_warps=4, COLS=cols, ROWS=1024 // cols)
+    add, across = _plan(M)
+    add((across, sums), (parts, first, second), (parts.numel() // (M * sums), M))

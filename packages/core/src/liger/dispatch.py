@@ -44,13 +44,12 @@ class Candidate:
         self, tensors: Sequence[torch.Tensor | None], sizes: Mapping[str, int], options: Mapping[str, Any]
     ) -> bool:
         """Whether the function takes all tensors that are given, and sizes and options lie inside its limits."""
-        for extra in tensors[self.arity :]:
-            if extra is not None:
-                return False
+        if len(tensors) > self.arity and any(extra is not None for extra in tensors[self.arity :]):
+            return False
         for name, limit in self.max_size:
             if sizes[name] > limit:
                 return False
-        return all(options[name] in values for name, values in self.options)
+        return not self.options or all(options[name] in values for name, values in self.options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,92 +20,107 @@ def launch(
     tensors: Sequence[torch.Tensor | None],
     numbers: Sequence[int | float] = (),
     /,
-    *,
-    num_warps: int | None = None,
-    num_stages: int | None = None,
-    fuse_multiply_add: bool = True,
-    **constants: Any,
+    **how: Any,
 ) -> None:
     """Launch a ``@triton.jit`` kernel whose parameters are tensors, then numbers, then constexprs, in this order.
-
-    ``fuse_multiply_add=False`` keeps each product's own rounding, where a result must have upstream's bits: LLVM
-    narrows 16-bit values that were widened and rounded again, and then contracts them into one fma.
-
-    A kernel for a device without warps leaves ``num_warps`` and ``num_stages`` out, and its backend is not asked for
-    any. With warps, stages are 1 by default: loops that want loads on their way say so themselves.
 
     Numbers must be listed in ``do_not_specialize``; anything the code should be specialised on is a constexpr. On CUDA
     the compiled kernel is called directly, which costs a third of ``kernel[grid](...)``; elsewhere (interpreter, meta
     tensors in the compile gate, other devices) and while a profiler has launch hooks the ordinary path is taken.
     The kernel runs on the device of the first tensor and on its current stream. A grid with a 0 launches nothing.
+
+    Args:
+        how: constexprs and settings as `prepare` takes them.
     """
-    if 0 in grid:
-        return
-    for t in tensors:
-        if t is not None and t.is_neg():  # kernels read the memory, where a lazy minus sign is not
-            tensors = [t if t is None else t.resolve_neg() for t in tensors]
-            break
-    first = tensors[0]
-    assert first is not None  # our own bug: a kernel without a tensor
-    index = first.get_device() if first.is_cuda else -1
-    how = num_warps, num_stages, fuse_multiply_add
-    if index < 0:
-        _ordinary(kernel, grid, (*tensors, *numbers), constants, *how)
-        return
-    values = tuple(constants.values())
-    # all that the compiled kernel depends on: triton specialises each pointer on 16-byte alignment, and types an
-    # integer by its size
-    pointers = [0 if t is None else t.data_ptr() for t in tensors]
-    key = (
-        kernel,
-        index,
-        how,
-        _alignment(pointers),
-        _widths(numbers),
-        *map(type, numbers),
-        tuple([None if t is None else t.dtype for t in tensors]),
-        values,
-    )
-    compiled = _compiled.get(key)
-    previous = torch._C._cuda_exchangeDevice(index)
-    try:
-        if compiled is None or _has_hooks():
-            _compiled[key] = _ordinary(kernel, grid, (*tensors, *numbers), constants, *how)
+    prepare(kernel, **how)(grid, tensors, numbers)
+
+
+class Launch:
+    """A kernel with its constexprs and settings; calling it launches, as ``launch`` says. `prepare` makes them."""
+
+    __slots__ = ("constants", "kernel", "options", "values")
+
+    def __init__(self, kernel: Any, constants: dict[str, Any], options: dict[str, Any]) -> None:
+        self.kernel, self.constants, self.options = kernel, constants, options
+        self.values = tuple(constants.values())
+
+    def __call__(
+        self, grid: tuple[int, ...], tensors: Sequence[torch.Tensor | None], numbers: Sequence[int | float] = ()
+    ) -> None:
+        """Launch on the device of the first tensor and on its current stream."""
+        if 0 in grid:
             return
-        x, y, z = (*grid, 1, 1)[:3]
-        stream = torch._C._cuda_getCurrentRawStream(index)
-        compiled.run(
-            x, y, z, stream, compiled.function, compiled.packed_metadata, None, None, None, *pointers, *numbers, *values
-        )
-    finally:
-        torch._C._cuda_maybeExchangeDevice(previous)
+        first = tensors[0]
+        assert first is not None  # our own bug: a kernel without a tensor
+        if not first.is_cuda:
+            self._ordinary(grid, tensors, numbers)
+            return
+        pointers: list[int] = []
+        dtypes: list[torch.dtype | None] = []
+        bits = 0
+        for t in tensors:
+            if t is not None and t.is_neg():
+                self(grid, _resolved(tensors), numbers)
+                return
+            pointer = 0 if t is None else t.data_ptr()
+            bits |= pointer
+            pointers.append(pointer)
+            dtypes.append(None if t is None else t.dtype)
+        # all that the compiled kernel depends on: triton specialises each pointer on 16-byte alignment, and types an
+        # integer by its size
+        index = first.get_device()
+        aligned = [p & 15 == 0 for p in pointers] if bits & 15 else ()
+        key = (self, index, _widths(numbers), *map(type, numbers), *dtypes, *aligned)
+        compiled = _compiled.get(key)
+        previous = torch._C._cuda_exchangeDevice(index)
+        try:
+            if compiled is None or _has_hooks():
+                _compiled[key] = self._ordinary(grid, tensors, numbers)
+                return
+            x, y, z = (*grid, 1, 1)[:3]
+            stream = torch._C._cuda_getCurrentRawStream(index)
+            function, metadata = compiled.function, compiled.packed_metadata
+            compiled.run(x, y, z, stream, function, metadata, None, None, None, *pointers, *numbers, *self.values)
+        finally:
+            torch._C._cuda_maybeExchangeDevice(previous)
+
+    def _ordinary(
+        self, grid: tuple[int, ...], tensors: Sequence[torch.Tensor | None], numbers: Sequence[int | float]
+    ) -> Any:
+        """Launch as triton does; the compiled kernel."""
+        return self.kernel[grid](*_resolved(tensors), *numbers, **self.constants, **self.options)
 
 
-def _ordinary(
+@functools.cache
+def prepare(
     kernel: Any,
-    grid: tuple[int, ...],
-    arguments: tuple[Any, ...],
-    constants: dict[str, Any],
-    num_warps: int | None,
-    num_stages: int | None,
-    fuse_multiply_add: bool,
-) -> Any:
-    """Launch as triton does; the compiled kernel. A backend refuses what it does not know, so None is left out."""
-    meta: dict[str, Any] = {"enable_fp_fusion": fuse_multiply_add}
+    *,
+    num_warps: int | None = None,
+    num_stages: int | None = None,
+    fuse_multiply_add: bool = True,
+    **constants: Any,
+) -> Launch:
+    """A kernel's launch with these settings and constexprs, in the order of the kernel's parameters; kept.
+
+    ``fuse_multiply_add=False`` keeps each product's own rounding, where a result must have upstream's bits: LLVM
+    narrows 16-bit values that were widened and rounded again, and then contracts them into one fma.
+
+    A kernel for a device without warps leaves ``num_warps`` and ``num_stages`` out, and its backend, which refuses what
+    it does not know, is not asked for any. With warps, stages are 1 by default: loops that want loads on their way say
+    so themselves.
+    """
+    options: dict[str, Any] = {"enable_fp_fusion": fuse_multiply_add}
     if num_warps is not None:
-        meta["num_warps"] = num_warps
+        options["num_warps"] = num_warps
         num_stages = num_stages or 1
     if num_stages is not None:
-        meta["num_stages"] = num_stages
-    return kernel[grid](*arguments, **constants, **meta)
+        options["num_stages"] = num_stages
+    return Launch(kernel, constants, options)
 
 
-def _alignment(pointers: Sequence[int]) -> tuple[bool, ...] | None:
-    """None if every pointer is a multiple of 16, as almost always; else which are."""
-    bits = 0
-    for p in pointers:
-        bits |= p
-    return tuple([p & 15 == 0 for p in pointers]) if bits & 15 else None
+def _resolved(tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Without lazy minus signs: kernels read the memory, where these are not."""
+    return [t if t is None else t.resolve_neg() for t in tensors]
 
 
 def _widths(numbers: Sequence[int | float]) -> tuple[bool, ...] | None:
@@ -235,8 +250,8 @@ def private_op(name: str, fake: Callable[..., Any]) -> Callable[[Callable[..., A
         op = getattr(torch.ops.liger, f"_{name}").default
 
         @functools.wraps(fn)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return op(*args, **kwargs) if torch.compiler.is_compiling() else fn(*args, **kwargs)
+        def call(*args: Any) -> Any:
+            return op(*args) if torch.compiler.is_compiling() else fn(*args)
 
         return call
 

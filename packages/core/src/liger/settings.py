@@ -103,8 +103,8 @@ def settings(**tunable: Sequence[int]) -> Callable[[Callable[P, dict[str, int]]]
 
 
 def cached(fn: Callable[P, T]) -> Callable[P, T]:
-    """``functools.cache`` for what is made of settings: it forgets when they change."""
-    kept = functools.cache(fn)
+    """``functools.cache`` for what is made of settings: it forgets when they change, and does not grow with lengths."""
+    kept = functools.lru_cache(maxsize=4096)(fn)
     _forget.append(kept.cache_clear)
     return cast(Callable[P, T], kept)
 

@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
-from liger.settings import settings
+from liger.launch import GPU, Launch, ceil_div, gpu, next_power_of_2, prepare, private_op, refuse_second_derivative
+from liger.settings import cached, settings
 from liger_kernels_act._gated_math_triton import ACTIVATION, CLAMPED, activate, factors, product
 
 OP = {"silu": "silu_mul", "tanh": "gelu_mul", "none": "gelu_mul", "clamped": "silu_mul_clamped"}
@@ -143,12 +143,20 @@ def _backward(
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
 def _as_rows(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """x (..., H) as rows that are dense in themselves, and the distance between rows; copies only if it must."""
+    """x (..., H) with rows that are dense in themselves, and the distance between rows; copies only if it must."""
     width = x.shape[-1] if x.dim() else 1
+    if x.is_contiguous():
+        return x, width
     rows = x.reshape(-1, width) if x.numel() else x.reshape(0, width)
     if rows.stride(1) != 1 and width > 1:
         rows = rows.contiguous()
     return rows, rows.stride(0) if rows.shape[0] > 1 else width
+
+
+def _size(x: torch.Tensor) -> tuple[int, int]:
+    """R and H of x (..., H)."""
+    H = x.shape[-1] if x.dim() else 1
+    return x.numel() // max(H, 1), H
 
 
 @settings(BLOCK=(256, 512, 1024, 2048, 4096), ROWS=(1, 2, 4, 8), num_warps=(4, 8))
@@ -161,10 +169,6 @@ def _tile_settings(H: int, itemsize: int, backward: bool, device: GPU) -> dict[s
     return {"BLOCK": block, "ROWS": TILE // block, "num_warps": 4}
 
 
-def _grid(R: int, H: int, tile: dict[str, int]) -> tuple[int]:
-    return (ceil_div(R, tile["ROWS"]) * ceil_div(H, tile["BLOCK"]),)
-
-
 def _columns(layout: str, H: int) -> dict[str, Any]:
     """Where gate and up begin in a row of a packed tensor, and whether their elements alternate."""
     return {
@@ -174,12 +178,28 @@ def _columns(layout: str, H: int) -> dict[str, Any]:
     }
 
 
+@cached
+def _plan(
+    H: int, strides: tuple[int, ...], layout: str, act: str, itemsize: int, device: GPU
+) -> tuple[Launch, int, int]:
+    """The launch for rows of gate and up, or dy, gate and up, that far apart; rows of a program, programs of a row."""
+    backward = len(strides) == 3
+    tile = _tile_settings(H, itemsize, backward, device)
+    names = ("DY_STRIDE", "G_STRIDE", "U_STRIDE") if backward else ("G_STRIDE", "U_STRIDE")
+    apart = dict(zip(names, strides, strict=True))
+    if backward:
+        apart["D_STRIDE"] = 2 * H if layout else H
+    constants = {"H": H, **apart, **_columns(layout, H), "ACT": ACTIVATION[act], **tile}
+    return prepare(_backward if backward else _forward, **constants), tile["ROWS"], ceil_div(H, tile["BLOCK"])
+
+
 def _forward_fake(
     gate: torch.Tensor, up: torch.Tensor | None, layout: str, act: str, numbers: Sequence[float]
 ) -> torch.Tensor:
     if up is None:
-        return torch.empty((*gate.shape[:-1], gate.shape[-1] // 2), dtype=gate.dtype, device=gate.device)
-    return torch.empty(gate.shape, dtype=torch.promote_types(gate.dtype, up.dtype), device=gate.device)
+        return gate.new_empty((*gate.shape[:-1], gate.shape[-1] // 2))
+    dtype = torch.promote_types(gate.dtype, up.dtype)
+    return torch.empty_like(gate, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 @private_op("gated_forward", _forward_fake)
@@ -190,11 +210,9 @@ def launch_forward(
     y = _forward_fake(gate, up, layout, act, numbers)
     g, g_stride = _as_rows(gate)
     u, u_stride = (g, g_stride) if up is None else _as_rows(up)
-    R, H = g.shape[0], g.shape[1] // 2 if up is None else g.shape[1]
-    tile = _tile_settings(H, g.element_size(), False, gpu(g.device))
-    strides = {"G_STRIDE": g_stride, "U_STRIDE": u_stride}
-    consts: dict[str, Any] = {"H": H, **strides, **_columns(layout, H), "ACT": ACTIVATION[act], **tile}
-    launch(_forward, _grid(R, H, tile), (g, u, y), (R, *numbers), **consts)
+    R, H = _size(y)
+    forward, tile, across = _plan(H, (g_stride, u_stride), layout, act, g.element_size(), gpu(g.device))
+    forward((ceil_div(R, tile) * across,), (g, u, y), (R, *numbers))
     return y
 
 
@@ -214,12 +232,11 @@ def write_backward(
     (d, d_stride), (g, g_stride) = _as_rows(dy), _as_rows(gate)
     u, u_stride = (g, g_stride) if up is None else _as_rows(up)
     dgate, dup, y = results
-    R, H = d.shape
-    tile = _tile_settings(H, g.element_size(), True, gpu(g.device))
-    strides = {"DY_STRIDE": d_stride, "G_STRIDE": g_stride, "U_STRIDE": u_stride, "D_STRIDE": 2 * H if layout else H}
-    consts: dict[str, Any] = {"H": H, **strides, **_columns(layout, H), "ACT": ACTIVATION[act], **tile}
+    R, H = _size(dy)
+    strides = (d_stride, g_stride, u_stride)
+    backward, tile, across = _plan(H, strides, layout, act, g.element_size(), gpu(g.device))
     tensors = (d, g, u, dgate, dgate if up is None else dup, y)
-    launch(_backward, _grid(R, H, tile), tensors, (R, *numbers), **consts)
+    backward((ceil_div(R, tile) * across,), tensors, (R, *numbers))
 
 
 def _backward_fake(
@@ -236,7 +253,7 @@ def _backward_fake(
 
 
 def _gradient_like(x: torch.Tensor, needed: bool) -> torch.Tensor:
-    return torch.empty(x.shape if needed else (0,), dtype=x.dtype, device=x.device)
+    return torch.empty_like(x, memory_format=torch.contiguous_format) if needed else x.new_empty(0)
 
 
 @private_op("gated_backward", _backward_fake)

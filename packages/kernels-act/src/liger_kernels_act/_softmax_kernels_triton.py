@@ -173,35 +173,27 @@ def _backward(
     tl.store(dx_ptr + cols, _slope(y, dy, total, LOG).to(dx_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["R", "blocks"])
+@triton.jit(do_not_specialize=["R"])
 def _backward_wide(
     dy_ptr,  # (R, V)
-    y_ptr,  # (R, V); for the logarithm it is not read in the first pass
+    y_ptr,  # (R, V); for the logarithm it is not read the first time
     dx_ptr,  # (R, V)
     R,
-    blocks,  # ceil(V / BLOCK); as a constant it makes LLVM unroll the loops until they spill
     V: tl.constexpr,
     BLOCK: tl.constexpr,
-    SINGLE: tl.constexpr,  # one block: without loops a fifth faster
     LOG: tl.constexpr,
 ):
+    cols = tl.arange(0, BLOCK)
     for row in range(tl.program_id(0), R, tl.num_programs(0)):
-        start = row * tl.full((), V, tl.int64)
-        terms = tl.zeros((BLOCK,), tl.float32)
-        for i in range(1 if SINGLE else blocks):
-            cols = i * BLOCK + tl.arange(0, BLOCK)
-            at = start + cols
-            dy = tl.load(dy_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            y = tl.load(y_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            terms += _weighted(y, dy, LOG)
-        total = tl.sum(terms, axis=0)
-        for i in range(1 if SINGLE else blocks):  # backwards: the nearest cache still holds the end of the row
-            cols = (0 if SINGLE else blocks - 1 - i) * BLOCK + tl.arange(0, BLOCK)
-            at = start + cols
-            dy = tl.load(dy_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            y = tl.load(y_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            dx = _slope(y, dy, total, LOG).to(dx_ptr.dtype.element_ty)
-            tl.store(dx_ptr + at, dx, mask=cols < V, eviction_policy="evict_first")
+        at = row * tl.full((), V, tl.int64) + cols
+        dy = tl.load(dy_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        y = tl.load(y_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        total = tl.sum(_weighted(y, dy, LOG), axis=0)
+        # again, from the cache: both rows and their sums are more than the registers hold
+        dy = tl.load(dy_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        y = tl.load(y_ptr + at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        dx = _slope(y, dy, total, LOG).to(dx_ptr.dtype.element_ty)
+        tl.store(dx_ptr + at, dx, mask=cols < V, eviction_policy="evict_first")
 
 
 @triton.jit(do_not_specialize=["R"])

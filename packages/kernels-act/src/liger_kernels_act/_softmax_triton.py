@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from liger._teams_triton import board, phases
-from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op, refuse_second_derivative
-from liger.settings import settings
+from liger.launch import (
+    GPU,
+    Launch,
+    ceil_div,
+    gpu,
+    launch,
+    next_power_of_2,
+    prepare,
+    private_op,
+    refuse_second_derivative,
+)
+from liger.settings import cached, settings
 from liger_kernels_act._softmax_kernels_triton import (
     _backward,
     _backward_shared,
@@ -21,7 +32,8 @@ from liger_kernels_act._softmax_kernels_triton import (
 
 HELD = 16384  # columns up to which a program holds a row in registers, and leaves when it has written it
 STREAMED = 32768  # up to which it still does, and takes one row after another: the next are on their way meanwhile
-WIDE = 65536  # up to which it reads a row twice; above it a team of programs shares the row
+WIDE = 65536  # up to which the forward reads a row twice; above it a team of programs shares the row
+AGAIN = 65536  # bytes of a row up to which the backward reads it twice; one whose loads are not wide is shared as well
 TILE = 4096  # elements of one program of narrow rows: 8 KB in bf16
 VALUES = 32  # 16-bit values of a row that a thread holds: four 16-byte loads
 
@@ -55,64 +67,56 @@ def _forward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]
     return {"DEPTH": max(1, depth), "LANES": warps * device.lanes * 8, "num_warps": warps}
 
 
-@settings(BLOCK=(4096, 8192, 16384, 32768), num_warps=(8, 16, 32))
-def _backward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
-    """Constants of ``_backward_wide``: as in the forward, but two tensors, so a block is half as large."""
-    values = 32 if device.name == "sm90" else 16  # elsewhere 32 spill
-    block = device.most_warps * device.lanes * values * 2 // max(itemsize, 2) // (4 if V % 2 else 1)
-    return {"BLOCK": block, "num_warps": device.most_warps}
-
-
 @settings(BLOCK=(2048, 4096, 8192, 16384), num_warps=(4, 8, 16))
 def _shared_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
-    """Constants of the kernels that share a row: 16 KB of each tensor, with 128 threads for each that is read."""
-    return {"BLOCK": 16384 // max(itemsize, 2), "num_warps": 128 * reads // device.lanes}
+    """Constants of the kernels that share a row: 128 threads hold 16 KB of it, together with dy."""
+    return {"BLOCK": 16384 // (reads * max(itemsize, 2)), "num_warps": 128 // device.lanes}
 
 
-def _launch_shared(kernel: Any, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, log: bool) -> None:
-    V, device = out.shape[-1], out.device
-    R = out.numel() // V
-    chosen = _shared_settings(V, out.element_size(), len(inputs), gpu(device))
+@cached
+def _forward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int, int, tuple[int, ...]]:
+    """The launch, the rows of a program, the most programs, 0 for any number, and further numbers."""
+    stages = 1 if V <= HELD else _streamed_stages(V, itemsize, device)
+    if stages:
+        chosen = _held_settings(V, itemsize, 1, device)
+        most = 0 if V <= HELD else device.processors
+        return prepare(_forward, V=V, STAGES=stages, LOG=log, **chosen), chosen["ROWS"], most, ()
+    chosen = _forward_wide_settings(V, itemsize, device)
+    blocks = ceil_div(V, chosen["DEPTH"] * chosen["LANES"])
+    return prepare(_forward_wide, V=V, **chosen, LOG=log), 1, 0, (blocks,)
+
+
+@cached
+def _backward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int, int, tuple[int, ...]]:
+    """As ``_forward_plan``."""
+    if V <= HELD:
+        chosen = _held_settings(V, itemsize, 2, device)
+        return prepare(_backward, V=V, LOG=log, **chosen), chosen["ROWS"], 0, ()
+    constants = {"V": V, "BLOCK": next_power_of_2(V), "LOG": log}
+    return prepare(_backward_wide, num_warps=device.most_warps, **constants), 1, 2 * device.processors, ()
+
+
+def _launch(plan: Callable[..., tuple[Launch, int, int, tuple[int, ...]]], log: bool, *tensors: torch.Tensor) -> None:
+    """``tensors`` (..., V), contiguous."""
+    x = tensors[0]
+    V = x.shape[-1]
+    kernel, rows, most, numbers = plan(V, x.element_size(), log, gpu(x.device))
+    R = x.numel() // max(V, 1)
+    programs = ceil_div(R, rows)
+    kernel((min(programs, most) if most else programs,), tensors, (R, *numbers))
+
+
+def _launch_shared(kernel: Any, log: bool, *tensors: torch.Tensor) -> None:
+    """``tensors`` (..., V), contiguous, the last of them the result."""
+    x = tensors[0]
+    V, device = x.shape[-1], x.device
+    R = x.numel() // V
+    chosen = _shared_settings(V, x.element_size(), len(tensors) - 1, gpu(device))
     parts = ceil_div(V, chosen["BLOCK"])
     words = board(R * parts, device)
     constants = {"V": V, **chosen, "PARTS": parts, "SEATS": next_power_of_2(parts), "LOG": log}
     for phase in phases(device):
-        launch(kernel, (R * parts,), (*inputs, out, words), (R,), **constants, PHASE=phase)
-
-
-def _launch_forward_kernel(x: torch.Tensor, y: torch.Tensor, log: bool) -> None:
-    V, device = x.shape[-1], gpu(x.device)
-    R = x.numel() // max(V, 1)
-    stages = 1 if V <= HELD else _streamed_stages(V, x.element_size(), device)
-    if stages:
-        chosen = _held_settings(V, x.element_size(), 1, device)
-        programs = ceil_div(R, chosen["ROWS"])
-        programs = programs if V <= HELD else min(programs, device.processors)
-        launch(_forward, (programs,), (x, y), (R,), V=V, STAGES=stages, LOG=log, **chosen)
-        return
-    if V > WIDE:
-        _launch_shared(_forward_shared, (x,), y, log)
-        return
-    chosen = _forward_wide_settings(V, x.element_size(), device)
-    blocks = ceil_div(V, chosen["DEPTH"] * chosen["LANES"])
-    launch(_forward_wide, (R,), (x, y), (R, blocks), V=V, **chosen, LOG=log)
-
-
-def _launch_backward_kernel(dy: torch.Tensor, y: torch.Tensor, dx: torch.Tensor, log: bool) -> None:
-    V, device = y.shape[-1], gpu(y.device)
-    R = y.numel() // max(V, 1)
-    if V <= HELD:
-        chosen = _held_settings(V, y.element_size(), 2, device)
-        launch(_backward, (ceil_div(R, chosen["ROWS"]),), (dy, y, dx), (R,), V=V, LOG=log, **chosen)
-        return
-    if V > WIDE:
-        _launch_shared(_backward_shared, (dy, y), dx, log)
-        return
-    chosen = _backward_wide_settings(V, y.element_size(), device)
-    programs = min(R, 2 * device.processors)
-    blocks = ceil_div(V, chosen["BLOCK"])
-    constants = {"V": V, **chosen, "SINGLE": blocks == 1, "LOG": log}
-    launch(_backward_wide, (programs,), (dy, y, dx), (R, blocks), **constants)
+        launch(kernel, (R * parts,), (*tensors, words), (R,), **constants, PHASE=phase)
 
 
 def _parts(V: int) -> dict[str, Any]:
@@ -131,8 +135,11 @@ def _forward_fake(x: torch.Tensor, log: bool) -> torch.Tensor:
 @private_op("softmax_forward", _forward_fake)
 def _launch_forward(x: torch.Tensor, log: bool) -> torch.Tensor:
     """x (..., V) of any strides -> y (..., V) contiguous."""
-    y = _forward_fake(x, log)
-    _launch_forward_kernel(x.contiguous(), y, log)
+    x, y = x.contiguous(), _forward_fake(x, log)
+    if x.shape[-1] > WIDE:
+        _launch_shared(_forward_shared, log, x, y)
+    else:
+        _launch(_forward_plan, log, x, y)
     return y
 
 
@@ -143,8 +150,12 @@ def _backward_fake(dy: torch.Tensor, y: torch.Tensor, log: bool) -> torch.Tensor
 @private_op("softmax_backward", _backward_fake)
 def _launch_backward(dy: torch.Tensor, y: torch.Tensor, log: bool) -> torch.Tensor:
     """-> dx (..., V) contiguous."""
-    dx = _forward_fake(y, log)
-    _launch_backward_kernel(dy.contiguous(), y, dx, log)
+    V = y.shape[-1]
+    dy, dx = dy.contiguous(), _forward_fake(y, log)
+    if V > HELD and (V % 2 or next_power_of_2(V) * y.element_size() > AGAIN):
+        _launch_shared(_backward_shared, log, dy, y, dx)
+    else:
+        _launch(_backward_plan, log, dy, y, dx)
     return dx
 
 

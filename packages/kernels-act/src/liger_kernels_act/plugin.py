@@ -208,7 +208,7 @@ HELD_ROWS = (
     "columns, the next rows on their way through shared memory: a program for each multiprocessor"
 )
 WIDE_ROWS = "rows of more columns, each read twice; R programs, or two for each multiprocessor"
-SHARED_ROWS = "16 KB of a row of more than 65536 columns; R * parts programs"
+SHARED_ROWS = "16 KB of the widest rows; R * parts programs"
 SOFTMAX_GRID = {
     "_forward": HELD_ROWS,
     "_forward_wide": WIDE_ROWS,
@@ -227,7 +227,7 @@ SOFTMAX = Op(
     name="softmax",
     public="liger_kernels_act.softmax:softmax",
     reference="liger_kernels_act.softmax:softmax_reference",
-    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 20008, 33003, 66003, 70004)},
+    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 20008, 33003, 66001, 70004)},
     peers={
         "liger-kernel": "liger_kernels_act._peers:liger_softmax",
         "quack": "liger_kernels_act._peers:quack_softmax",
@@ -240,7 +240,7 @@ LOG_SOFTMAX = Op(
     name="log_softmax",
     public="liger_kernels_act.log_softmax:log_softmax",
     reference="liger_kernels_act.log_softmax:log_softmax_reference",
-    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 20008, 33003, 66003, 70004)},
+    sizes={"R": (1, 3, 7), "V": (1, 67, 1100, 20008, 33003, 66001, 70004)},
     module="liger_kernels_act.modules:LogSoftmax",
     **{**ROWS, "variants": ("three dimensions",)},
 )

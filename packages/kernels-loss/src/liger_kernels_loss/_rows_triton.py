@@ -36,7 +36,7 @@ from liger_kernels_loss._row_terms_triton import (
 )
 from liger_kernels_loss._statistics_triton import NOWHERE, fold, fold_best, meet, meet_best, nothing, read_block
 
-SHARED = 196608  # columns above which a row is shared; with 132 rows in work its second read would come from memory
+SHARED = 160000  # columns above which a row is shared: of 132 in work the second read would come from memory
 PART = 32768  # bytes of a part: several of them fit into the nearest cache
 WORDS = tl.constexpr(4)  # on the board for each part: top and total; bent and away; peak and best; the label's logit
 
@@ -263,7 +263,7 @@ def _losses_settings(V: int, itemsize: int, gradient: bool, device: GPU) -> dict
     """Constants of ``_losses``, and ``BLOCKS`` of a part: 0 for a row that one program has alone.
 
     On an H200 at V=128256, 8, 16, 32 and 64 values a thread take 1.38, 1.26, 1.43 and 2.28 ms for 8192 rows. At
-    V=262144 a row alone takes 1.81 times what parts of 32 KB take, with 8 warps each.
+    V=262144 a row alone takes 1.12 times what parts of 32 KB take, with 8 warps each.
     """
     if not gradient or V <= SHARED:
         return {**block_settings(V, itemsize, 16, device), "BLOCKS": 0}

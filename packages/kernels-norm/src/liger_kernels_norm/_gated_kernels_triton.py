@@ -187,7 +187,7 @@ def _backward(
         tl.store(dw_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(dw, axis=0), mask=cols < N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks"])
 def _row_means(
     dy_ptr,  # (R, N)
     x_ptr,  # (R, N)
@@ -195,6 +195,7 @@ def _row_means(
     w_ptr,  # (G, N) or None
     rstd_ptr,  # (R,) fp32
     mean_ptr,  # (R,) fp32: mean of w * z * xhat
+    blocks,  # ceil(N / BLOCK); as a constant it makes LLVM unroll the loop until it spills
     N: tl.constexpr,
     G: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -204,8 +205,8 @@ def _row_means(
     rows = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     rstd = tl.load(rstd_ptr + rows)[:, None]
     total = tl.zeros((1, BLOCK), tl.float32)
-    for start in range(0, N, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
+    for i in range(blocks):
+        cols = i * BLOCK + tl.arange(0, BLOCK)
         at, mask = rows[:, None] * N + cols[None, :], (cols < N)[None, :]
         w = _weight(w_ptr, rows, cols, N, G)
         _, xhat, _, wz, _, _, _ = _load(dy_ptr, x_ptr, gate_ptr, at, mask, rstd, w, SILU, FIRST)

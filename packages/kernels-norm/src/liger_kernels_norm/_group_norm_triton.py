@@ -46,7 +46,7 @@ def _tile_settings(CG: int, S: int, itemsize: int, device: GPU) -> dict[str, int
     """
     if CG * S * itemsize > LARGE and S >= TILE and device.lanes == 32:
         CH = 1 + (CG % 2 == 0)  # fewer sums over a block, and no channel that is not there
-        return {"CH": CH, "BS": 2 * TILE // CH, "num_warps": 32, "PROGRAMS": 1}
+        return {"CH": CH, "BS": 2 * TILE // CH, "num_warps": 32 if S > TILE else 16, "PROGRAMS": 1}
     BS = min(next_power_of_2(S), TILE)
     CH = min(next_power_of_2(CG), TILE // BS)
     return {"CH": CH, "BS": BS, "num_warps": min(8, max(4, CH * BS // 512)), "PROGRAMS": 4}

@@ -79,9 +79,9 @@ def fused_add_rms_norm(
     eps = check_eps(op, eps)
     offset = check_number(op, "offset", offset)
     check_input(op, x)
-    check_beside(op, "residual", residual, x, tuple(x.shape), why="like x")
+    check_beside(op, "residual", residual, x, x.shape, why="like x")
     if weight is not None:
-        check_beside(op, "weight", weight, x, tuple(x.shape[-1:]), why="the last of x")
+        check_beside(op, "weight", weight, x, x.shape[-1:], why="the last of x")
     options = {"eps": eps, "cast": cast, "offset": offset}
     return run_rows(op, (x, residual, weight), options, sizes={"H": x.shape[-1]}, kernel=kernel, rows=2)  # type: ignore[no-any-return]
 

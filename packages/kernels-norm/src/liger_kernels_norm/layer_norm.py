@@ -70,9 +70,10 @@ def layer_norm(
     """
     eps = check_eps("layer_norm", eps)
     check_input("layer_norm", x)
-    for name, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is not None:
-            check_beside("layer_norm", name, parameter, x, tuple(x.shape[-1:]), why="the last of x")
+    if weight is not None:
+        check_beside("layer_norm", "weight", weight, x, x.shape[-1:], why="the last of x")
+    if bias is not None:
+        check_beside("layer_norm", "bias", bias, x, x.shape[-1:], why="the last of x")
     return run_rows("layer_norm", (x, weight, bias), {"eps": eps}, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
 
 

@@ -102,9 +102,10 @@ def rms_norm(
     eps = check_eps("rms_norm", eps)
     offset = check_number("rms_norm", "offset", offset)
     check_input("rms_norm", x)
-    for name, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is not None:
-            check_beside("rms_norm", name, parameter, x, tuple(x.shape[-1:]), why="the last of x")
+    if weight is not None:
+        check_beside("rms_norm", "weight", weight, x, x.shape[-1:], why="the last of x")
+    if bias is not None:
+        check_beside("rms_norm", "bias", bias, x, x.shape[-1:], why="the last of x")
     options = {"eps": eps, "cast": cast, "offset": offset}
     return run_rows("rms_norm", (x, weight, bias), options, sizes={"H": x.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]
 

@@ -23,11 +23,11 @@ def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, unsqueeze_dim: int) -
     if unsqueeze_dim not in known:
         expected = f"{known[0]} or {known[1]} with {q.dim()} dimensions of q"
         raise ValueError(f"{op}: unsqueeze_dim is {unsqueeze_dim!r}, expected {expected}")
-    expected_k: tuple[int | str, ...] = (*q.shape[:unsqueeze_dim], "Nk", *q.shape[unsqueeze_dim + 1 :])
-    if any(e not in ("Nk", n) for e, n in zip(expected_k, k.shape, strict=True)):
-        raise ValueError(f"{op}: k has shape {tuple(k.shape)}, expected {expected_k} to match q {tuple(q.shape)}")
-    batch = q.shape[0] if q.dim() == 4 else None
-    return batch, q.shape[sum(known) - unsqueeze_dim], q.shape[-1]
+    shape, before, behind = q.shape, slice(unsqueeze_dim), slice(unsqueeze_dim + 1, None)
+    if k.shape[before] != shape[before] or k.shape[behind] != shape[behind]:
+        expected_k = (*shape[before], "Nk", *shape[behind])
+        raise ValueError(f"{op}: k has shape {tuple(k.shape)}, expected {expected_k} to match q {tuple(shape)}")
+    return shape[0] if len(shape) == 4 else None, shape[sum(known) - unsqueeze_dim], shape[-1]
 
 
 def check_tables(
@@ -61,18 +61,19 @@ def check_tables(
         check_floating(op, name, t, q)
         if t.dim() != len(expected) + 1:
             raise ValueError(f"{op}: {name} has shape {tuple(t.shape)}, expected {len(expected) + 1} dimensions")
-    shared = [(1, n) if at == len(expected) - 2 and lead[-2] is not None else (n,) for at, n in enumerate(expected)]
-    if any(n not in allowed for n, allowed in zip(cos.shape, shared, strict=False)):
-        words = ", ".join(" or ".join(dict.fromkeys(map(str, allowed))) for allowed in shared)
-        raise ValueError(
-            f"{op}: cos has shape {tuple(cos.shape)}, expected ({words}, columns) to match q {tuple(q.shape)} with"
-            f" unsqueeze_dim={unsqueeze_dim}"
-        )
-    if (even and cos.shape[-1] % 2) or not 0 < cos.shape[-1] <= most:
+    shape, rows = cos.shape, None if lead[-2] is None else len(expected) - 2
+    for at, n in enumerate(expected):
+        if shape[at] != n and not (at == rows and shape[at] == 1):
+            shared = [f"1 or {n}" if i == rows and n != 1 else str(n) for i, n in enumerate(expected)]
+            raise ValueError(
+                f"{op}: cos has shape {tuple(shape)}, expected ({', '.join(shared)}, columns) to match q "
+                f"{tuple(q.shape)} with unsqueeze_dim={unsqueeze_dim}"
+            )
+    if (even and shape[-1] % 2) or not 0 < shape[-1] <= most:
         number = "an even number of at most" if even else "at most"
-        raise ValueError(f"{op}: cos has {cos.shape[-1]} columns, expected {number} {most}")
-    if sin.shape != cos.shape:
-        raise ValueError(f"{op}: sin has shape {tuple(sin.shape)}, expected {tuple(cos.shape)} like cos")
+        raise ValueError(f"{op}: cos has {shape[-1]} columns, expected {number} {most}")
+    if sin.shape != shape:
+        raise ValueError(f"{op}: sin has shape {tuple(sin.shape)}, expected {tuple(shape)} like cos")
     if sin.dtype != cos.dtype:
         raise TypeError(f"{op}: sin has dtype {sin.dtype}, expected {cos.dtype} like cos")
 

@@ -13,12 +13,14 @@ import torch
 import triton
 import triton.language as tl
 
-from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2
+from liger.launch import GPU, Launch, ceil_div, gpu, next_power_of_2, prepare
 from liger.settings import cached, settings
 
 ELEMENTS = 8192  # of q and k in one program: 16 KB in flight in bf16, and half of it still hides the latency
 PER_THREAD = 32  # elements: beside them a thread holds four times 8 angles in fp32
 CAST = {"none": 0, "output": 1, "fp32": 2}
+
+Laid = tuple[Sequence[int], Sequence[int]]  # shape and strides of a tensor
 
 
 class Form(NamedTuple):
@@ -201,17 +203,22 @@ def dense_last(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def strides(x: torch.Tensor | None, dims: Sequence[int | None]) -> list[int]:
+def laid(tensors: Sequence[torch.Tensor | None]) -> tuple[Laid | None, ...]:
+    """How each lies in memory."""
+    return tuple([None if t is None else (t.shape, t.stride()) for t in tensors])
+
+
+def strides(x: Laid | None, dims: Sequence[int | None]) -> list[int]:
     """Strides in elements; 0 where the dimension is missing or has one entry, whatever torch reports there."""
     if x is None:
         return [0] * len(dims)
-    shape, steps = x.shape, x.stride()
+    shape, steps = x
     return [0 if d is None or shape[d] == 1 else steps[d] for d in dims]
 
 
-def axes_of(x: torch.Tensor, heads: int) -> tuple[int | None, int, int]:
+def axes_of(shape: Sequence[int], heads: int) -> tuple[int | None, int, int]:
     """Batch, head and token axis of q or k; without a batch there are three dimensions."""
-    return (0, heads, 3 - heads) if x.dim() == 4 else (None, heads, 1 - heads)
+    return (0, heads, 3 - heads) if len(shape) == 4 else (None, heads, 1 - heads)
 
 
 @settings(TOKENS=(1, 2, 4, 8, 16), num_warps=(2, 4, 8, 16))
@@ -255,27 +262,37 @@ def launch_turn(
         cos, sin, step = cos.contiguous(), sin.contiguous(), 1
     elif form.tables == "column":
         cos, sin = dense_last(cos), dense_last(sin)
-    some = next(x for x, _ in pairs if x is not None)
-    axes = axes_of(some, form.heads)
-    batch, _, time = axes
-    T, D = some.shape[time], some.shape[-1]
-    rows = T if batch is None else T * some.shape[batch]
-    half = cos.shape[-1] if form.tables == "pair" else cos.shape[-1] // 2
-    table = (0 if form.sections else None, None if batch is None else cos.dim() - 3, cos.dim() - 2)
-    steps = strides(cos, table) + strides(sin, table)
-    for pair in pairs:
-        for x in pair:
-            steps += strides(x, axes)
-    unit = math.gcd(16, *steps)
-    counts = [0 if x is None else x.shape[form.heads] for x, _ in pairs]
-    blocks, consts = _constants(counts[0], counts[1], D, half, unit, step, form, backward, gpu(cos.device))
-    grid = (ceil_div(rows, consts["TOKENS"]), blocks if any(counts) else 0)
-    numbers = (rows, T, *(s // unit for s in steps))
     tensors = (cos, sin, *pairs[0], *pairs[1])
-    launch(_rope, grid, tensors, numbers, fuse_multiply_add=False, **consts)
+    turn, grid, numbers = _plan(laid(tensors), step, form, backward, gpu(cos.device))
+    turn(grid, tensors, numbers)
 
 
-@cached  # a step meets few of them, and the dictionary takes as long as the launch
+@cached
+def _plan(
+    tensors: Sequence[Laid | None], step: int, form: Form, backward: bool, device: GPU
+) -> tuple[Launch, tuple[int, int], tuple[int, ...]]:
+    """The launch, its grid and numbers for cos, sin, q and its result, k and its result that lie so."""
+    cos, sin, q, _, k, _ = tensors
+    some = q or k
+    assert cos
+    assert some
+    shape, angles = some[0], cos[0]
+    axes = axes_of(shape, form.heads)
+    batch, _, time = axes
+    T, D = shape[time], shape[-1]
+    rows = T if batch is None else T * shape[batch]
+    half = angles[-1] if form.tables == "pair" else angles[-1] // 2
+    table = (0 if form.sections else None, None if batch is None else len(angles) - 3, len(angles) - 2)
+    steps = strides(cos, table) + strides(sin, table)
+    for x in tensors[2:]:
+        steps += strides(x, axes)
+    unit = math.gcd(16, *steps)
+    counts = [x[0][form.heads] if x else 0 for x in (q, k)]
+    blocks, consts = _constants(counts[0], counts[1], D, half, unit, step, form, backward, device)
+    grid = (ceil_div(rows, consts["TOKENS"]), blocks if any(counts) else 0)
+    return prepare(_rope, fuse_multiply_add=False, **consts), grid, (rows, T, *(s // unit for s in steps))
+
+
 def _constants(
     NQ: int, NK: int, D: int, half: int, unit: int, step: int, form: Form, backward: bool, device: GPU
 ) -> tuple[int, dict[str, Any]]:
