@@ -354,10 +354,12 @@ def dev(session: nox.Session) -> None:
 @nox.session(default=False)
 def new(session: nox.Session) -> None:
     """Start a package: `nox -s new -- model foo`, `nox -s new -- kernel norm foo --tier elementwise`."""
-    upstream = ["transformers"] if "model" in session.posargs[:1] else []  # its source is read, nothing is imported
-    session.install("-c", "constraints.txt", "-e", "packages/core", *upstream)
+    model = "model" in session.posargs[:1]  # then each fit is tried, against the references of its ops
+    needed = [p for p in PACKAGES.values() if p.label.startswith(("core", "hf", "kernels-") if model else "core")]
+    session.install("-c", "constraints.txt", *LINKS, *(a for p in needed for a in ("-e", str(p.folder))))
     session.run("liger", "new", *session.posargs)
-    session.run("python", "tools/known.py", "write")
+    if "--dry-run" not in session.posargs:
+        session.run("python", "tools/known.py", "write")
 
 
 for session_function in nox.registry.get().values():
