@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from liger.cli import build
 from liger.registry import registry
+from liger.testing.kernels import in_part
 from liger_hf import fits
 from liger_hf.analyze import QUESTIONS, analyze
 from liger_hf.change_plan import change_plan
@@ -81,10 +82,10 @@ def changed(monkeypatch, **changes):
     return change_plan("phi3").changes
 
 
-def test_a_declaration_that_is_right_has_nothing_to_change():
-    for model_type in registry().models:
-        assert not change_plan(model_type).changes, model_type
-    assert run("phi3", "--diff").exit_code == 0
+@pytest.mark.parametrize("model_type", ["phi3", *filter(in_part, sorted(registry().models.keys() - {"phi3"}))])
+def test_a_declaration_that_is_right_has_nothing_to_change(model_type):
+    done = run(model_type, "--diff")
+    assert done.exit_code == 0 and "nothing to change" in done.stdout
 
 
 def test_a_plan_of_changes(monkeypatch):
