@@ -8,8 +8,7 @@ Programs take their places in the order in which they start, not by their number
 that run already or are the next to start: a team gets done as soon as ``PARTS`` programs can run at a time.
 
 Where programs run one after another, as in the interpreter, or nobody tried whether they see each other's words, a
-kernel is launched twice: in the first launch programs tell, in the second they hear. Between them is a launch in which
-they pass on what they make of it, where there is such.
+kernel is launched twice: in the first launch programs tell, in the second they hear.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
@@ -23,7 +22,7 @@ import triton.language as tl
 
 from liger.launch import gpu
 
-ALONE, TOGETHER, TELL, PASS_ON, HEAR = (tl.constexpr(i) for i in range(5))
+ALONE, TOGETHER, TELL, HEAR = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 UNWRITTEN = tl.constexpr(0x7FC0DEAD7FC0DEAD)  # two fp32 that nothing computes; words are kept less this, so 0 is free
 
 
@@ -57,11 +56,10 @@ def hear(word_ptrs, mask, FIRST: tl.constexpr, SECOND: tl.constexpr, PHASE: tl.c
     return tl.where(mask, first, FIRST), tl.where(mask, second, SECOND)
 
 
-def phases(device: torch.device, rounds: int = 1) -> tuple[int, ...]:
-    """Values of ``PHASE``: of one launch where programs can wait for each other, else of one more than ``rounds``."""
-    if device.type != "cpu" and gpu(device).name.startswith("sm"):
-        return (TOGETHER.value,)
-    return (TELL.value, HEAR.value) if rounds == 1 else (TELL.value, PASS_ON.value, HEAR.value)
+def phases(device: torch.device) -> tuple[int, ...]:
+    """One launch where programs can wait for each other, else two: values of ``PHASE``."""
+    together = device.type != "cpu" and gpu(device).name.startswith("sm")
+    return (TOGETHER.value,) if together else (TELL.value, HEAR.value)
 
 
 def board(words: int, device: torch.device) -> torch.Tensor:

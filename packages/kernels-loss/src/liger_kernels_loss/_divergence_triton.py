@@ -2,9 +2,6 @@
 
 Logarithms are to base 2. A row's statistics are its largest logit and total = sum exp2((z - top) * scale), apart:
 log2 p = (z - top) * scale - log2(total) is accurate however large the logits are, and so are differences of such.
-
-Wide rows are shared by a team of programs (``liger._teams_triton``): what is computed for the loss is still at hand for
-the gradient, and exponentials and logarithms are the limit.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
@@ -15,16 +12,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from liger._teams_triton import PASS_ON, TELL, TOGETHER, hear, place, tell
 from liger_kernels_loss._blocks_triton import block_sum, clear, columns, load, log2
 from liger_kernels_loss._row_terms_triton import LN2
 
 # KL of beta = 0, tvd, KL of beta = 1, the others; the gradients of the last two hold logarithms
 FORWARD, VARIATION, REVERSE, BETWEEN = (tl.constexpr(i) for i in range(4))
 LOWEST = tl.constexpr(-1000.0)  # a log-prob whose probability is 0
-WORDS = tl.constexpr(3)  # on the board for each part: student's top and total; teacher's; loss and pull
 NUMBERS = ["R", "blocks", "dy_stride", "ignore_index", "beta", "scale", "slope"]
-SHARED_NUMBERS = [name for name in NUMBERS if name != "blocks"]
 
 
 # -- One row -----------------------------------------------------------------------------------------------------------
@@ -203,81 +197,3 @@ def divergences(
                 d_ptr + start if GRADIENT else None, factor,
                 blocks, beta, scale, V, DEPTH, THREADS, EACH, FORM, GRADIENT,
             )  # fmt: skip
-
-
-# -- Shared rows -------------------------------------------------------------------------------------------------------
-@triton.jit
-def _part(z, scale):
-    """A part of a row -> its largest logit, and the sum of exponentials above it."""
-    top = tl.max(z, axis=0)
-    base = tl.where(top == -float("inf"), 0.0, top)
-    return top, tl.sum(tl.exp2((z - base) * scale), axis=0)
-
-
-@triton.jit(do_not_specialize=SHARED_NUMBERS)
-def shared_divergences(  # noqa: C901  (branches on constants)
-    student_ptr,  # (R, V)
-    teacher_ptr,  # (R, V)
-    target_ptr,  # (R,) int64 or None
-    dy_ptr,  # as above
-    loss_ptr,  # (R,) fp32 or None
-    d_ptr,  # (R, V)
-    board_ptr,  # (R * PARTS * WORDS + 1,) int64
-    R,
-    dy_stride,
-    ignore_index,
-    beta,
-    scale,
-    slope,
-    V: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PARTS: tl.constexpr,
-    SEATS: tl.constexpr,  # the next power of two
-    FORM: tl.constexpr,
-    PHASE: tl.constexpr,
-):
-    """``divergences`` with the gradient, one part of a row by each program, which holds what it computed of it."""
-    unit = LN2 if FORM >= REVERSE else 1.0  # of the gradient
-    row, part = place(board_ptr, R.to(tl.int64) * (PARTS * WORDS), PARTS, PHASE)
-    cols = part * BLOCK + tl.arange(0, BLOCK)
-    start = row * tl.full((), V, tl.int64)
-    words_ptr = board_ptr + row * tl.full((), PARTS * WORDS, tl.int64)
-    mine, parts = words_ptr + part * WORDS, tl.arange(0, SEATS)
-    ignored = False
-    if target_ptr is not None:
-        ignored = tl.load(target_ptr + row) == ignore_index
-    if ignored:
-        if part == 0 and loss_ptr is not None:
-            tl.store(loss_ptr + row, 0.0)
-        tl.store(d_ptr + start + cols, tl.zeros((BLOCK,), d_ptr.dtype.element_ty), mask=cols < V)
-    else:
-        zq = load(student_ptr + start, cols, cols < V, -float("inf"), True)
-        zp = load(teacher_ptr + start, cols, cols < V, -float("inf"), True)
-        if PHASE == TOGETHER or PHASE == TELL:  # noqa: SIM109  (triton has no `in`)
-            top, total = _part(zq, scale)
-            tell(mine, top, total)
-            top, total = _part(zp, scale)
-            tell(mine + 1, top, total)
-        if PHASE != TELL:
-            tops, totals = hear(words_ptr + parts * WORDS, parts < PARTS, -float("inf"), 0.0, PHASE)
-            q_high, q_log = _whole(tops, totals, scale)
-            tops, totals = hear(words_ptr + parts * WORDS + 1, parts < PARTS, -float("inf"), 0.0, PHASE)
-            p_high, p_log = _whole(tops, totals, scale)
-            lq, lp = (zq - q_high) * scale - q_log, (zp - p_high) * scale - p_log
-            if PHASE == TOGETHER or PHASE == PASS_ON:  # noqa: SIM109
-                loss, pull = _terms(lq, lp, beta, FORM)
-                tell(mine + 2, tl.sum(loss, axis=0), tl.sum(pull, axis=0))
-            if PHASE != PASS_ON:
-                losses, pulls = hear(words_ptr + parts * WORDS + 2, parts < PARTS, 0.0, 0.0, PHASE)
-                wrong = 0.0 * (q_log + p_log)  # nan if a logit is nan or inf, which comparisons above would hide
-                loss, pull = tl.sum(losses, axis=0), tl.sum(pulls, axis=0) + wrong
-                factor = slope
-                if dy_ptr is not None:
-                    factor = slope * tl.load(dy_ptr + row * dy_stride)
-                if FORM == BETWEEN:
-                    loss = beta * loss + (1.0 - beta) * pull
-                    factor *= 1.0 - beta
-                d = _gradient(lq, lp, pull, beta, FORM) * (factor * unit)
-                tl.store(d_ptr + start + cols, d.to(d_ptr.dtype.element_ty), mask=cols < V)
-                if part == 0 and loss_ptr is not None:
-                    tl.store(loss_ptr + row, loss * (1.0 if FORM == VARIATION else LN2) + wrong)

@@ -8,25 +8,15 @@ import math
 
 import torch
 
-from liger._teams_triton import board, phases
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2, private_op
 from liger.settings import settings
 from liger_kernels_loss._cosine_triton import cosines
-from liger_kernels_loss._divergence_triton import (
-    BETWEEN,
-    FORWARD,
-    REVERSE,
-    VARIATION,
-    WORDS,
-    divergences,
-    shared_divergences,
-)
+from liger_kernels_loss._divergence_triton import BETWEEN, FORWARD, REVERSE, VARIATION, divergences
 from liger_kernels_loss._pairs import NumItems, pair_loss, row_divisor
 from liger_kernels_loss._scale_triton import scaled
 
 FORMS = {"forward": FORWARD, "reverse": REVERSE, "between": BETWEEN, "variation": VARIATION}
 ALONE = 65536  # columns above which a row pair has a multiprocessor for itself
-SHARED = 16384  # columns above which a row pair is shared, but for cosines
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
@@ -45,12 +35,6 @@ def _settings(V: int, itemsize: int, form: str, device: GPU) -> dict[str, int]:
     warps = max(1, min(most // 2 if mixture else most, next_power_of_2(V) // (lanes * each)))
     programs = 1 if form == "cosine" and V > ALONE else min(8, 2 * most // warps)
     return {"DEPTH": depth, "THREADS": warps * lanes, "EACH": each, "num_warps": warps, "PROGRAMS": programs}
-
-
-@settings(BLOCK=(2048, 4096, 8192, 16384), num_warps=(4, 8, 16))
-def _shared_settings(V: int, itemsize: int, form: str, device: GPU) -> dict[str, int]:
-    """Constants of ``shared_divergences``: 16 values of each row a thread, and several programs at a time."""
-    return {"BLOCK": 4096, "num_warps": 256 // device.lanes}
 
 
 def _rows_fake(
@@ -113,9 +97,6 @@ def _launch(
     """
     V, device, gradient = student.shape[-1], gpu(student.device), made is not None
     R = student.numel() // V
-    if form != "cosine" and gradient and V > SHARED:
-        _launch_shared(student, teacher, labels, factor, rows, form, beta, temperature, ignore_index, made)
-        return
     chosen = {**_settings(V, max(student.element_size(), teacher.element_size()), form, device)}
     grid = (min(R, chosen.pop("PROGRAMS") * device.processors),)
     blocks = ceil_div(V, chosen["DEPTH"] * chosen["THREADS"] * chosen["EACH"])
@@ -127,31 +108,6 @@ def _launch(
     else:
         numbers = (*numbers, beta, math.log2(math.e) / temperature, 1.0 / temperature)
         launch(divergences, grid, tensors, numbers, V=V, **chosen, FORM=FORMS[form].value, GRADIENT=gradient)
-
-
-def _launch_shared(
-    student: torch.Tensor,
-    teacher: torch.Tensor,
-    labels: torch.Tensor | None,
-    factor: torch.Tensor | None,
-    rows: torch.Tensor | None,
-    form: str,
-    beta: float,
-    temperature: float,
-    ignore_index: int,
-    made: torch.Tensor | None,
-) -> None:
-    V, device = student.shape[-1], student.device
-    R = student.numel() // V
-    chosen = _shared_settings(V, max(student.element_size(), teacher.element_size()), form, gpu(device))
-    parts = ceil_div(V, chosen["BLOCK"])
-    words = board(R * parts * WORDS.value, device)
-    stride = 0 if factor is None or factor.numel() == 1 else factor.stride(0)
-    numbers = (R, stride, ignore_index, beta, math.log2(math.e) / temperature, 1.0 / temperature)
-    constants = {"V": V, **chosen, "PARTS": parts, "SEATS": next_power_of_2(parts), "FORM": FORMS[form].value}
-    for phase in phases(device, rounds=2):
-        tensors = (student, teacher, labels, factor, rows, made, words)
-        launch(shared_divergences, (R * parts,), tensors, numbers, **constants, PHASE=phase)
 
 
 def launch_pairs(

@@ -36,7 +36,7 @@ from liger_kernels_loss._row_terms_triton import (
 )
 from liger_kernels_loss._statistics_triton import NOWHERE, fold, fold_best, meet, meet_best, nothing, read_block
 
-SHARED = 160000  # columns above which a row is shared: of 132 in work the second read would come from memory
+SHARED = 131072  # columns above which a row is shared: of 132 in work the second read would come from memory
 PART = 32768  # bytes of a part: several of them fit into the nearest cache
 WORDS = tl.constexpr(4)  # on the board for each part: top and total; bent and away; peak and best; the label's logit
 
@@ -258,18 +258,19 @@ def _losses(
 
 
 # -- Launches ----------------------------------------------------------------------------------------------------------
-@settings(DEPTH=(1, 2, 4, 8), BLOCKS=(0, 1, 2, 4, 8, 16))
-def _losses_settings(V: int, itemsize: int, gradient: bool, device: GPU) -> dict[str, int]:
+@settings(DEPTH=(1, 2, 4, 8), BLOCKS=(0, 1, 2, 4, 8, 16, 32))
+def _losses_settings(V: int, itemsize: int, softcap: bool, gradient: bool, device: GPU) -> dict[str, int]:
     """Constants of ``_losses``, and ``BLOCKS`` of a part: 0 for a row that one program has alone.
 
-    On an H200 at V=128256, 8, 16, 32 and 64 values a thread take 1.38, 1.26, 1.43 and 2.28 ms for 8192 rows. At
-    V=262144 a row alone takes 1.12 times what parts of 32 KB take, with 8 warps each.
+    On an H200 at V=128256, 8, 16, 32 and 64 values a thread take 1.38, 1.26, 1.43 and 2.28 ms for 8192 rows. Parts of
+    32 KB in four blocks take 674 us for 2048 rows at V=262144, in two 714, and a row alone 730. With a soft cap, whose
+    arithmetic is the limit, sharing costs 10 %.
     """
-    if not gradient or V <= SHARED:
+    if softcap or not gradient or V <= SHARED:
         return {**block_settings(V, itemsize, 16, device), "BLOCKS": 0}
     each = 1 if V % 2 else 16 // max(itemsize, 2)
-    blocks = PART // (4 * 256 * each * itemsize)
-    return {"DEPTH": 4, "THREADS": 256, "EACH": each, "num_warps": 256 // device.lanes, "BLOCKS": blocks}
+    blocks = PART // (2 * 256 * each * itemsize)
+    return {"DEPTH": 2, "THREADS": 256, "EACH": each, "num_warps": 256 // device.lanes, "BLOCKS": blocks}
 
 
 def launch_losses(
@@ -286,7 +287,8 @@ def launch_losses(
     ``out`` may be the logits themselves.
     """
     R, V = logits.shape
-    chosen = dict(_losses_settings(V, logits.element_size(), out is not None, gpu(logits.device)))
+    softcap, gradient = loss.softcap is not None, out is not None
+    chosen = dict(_losses_settings(V, logits.element_size(), softcap, gradient, gpu(logits.device)))
     blocks = chosen.pop("BLOCKS") or blocks_of(V, chosen)
     parts = ceil_div(blocks_of(V, chosen), blocks)
     words = board(R * parts * WORDS.value, logits.device) if parts > 1 else None
@@ -299,7 +301,7 @@ def launch_losses(
             V=V,
             **chosen,
             **flags(loss),
-            GRADIENT=out is not None,
+            GRADIENT=gradient,
             PARTS=parts,
             SEATS=next_power_of_2(parts),
             PHASE=phase,
