@@ -241,7 +241,7 @@ def test_norms_of_other_families(cls: str) -> None:
     assert found is None if fits_it else f"its forward does not compute {fit.op}" in found
 
 
-@pytest.mark.parametrize("dtype, weights", itertools.product((torch.float32, torch.bfloat16), repeat=2))
+@pytest.mark.parametrize("dtype, weights", list(itertools.product((torch.float32, torch.bfloat16), repeat=2)))
 def test_the_weight_of_t5_decides_what_is_rounded(dtype: torch.dtype, weights: torch.dtype) -> None:
     norm = importlib.import_module("transformers.models.t5.modeling_t5").T5LayerNorm(8).to(weights)
     with torch.no_grad():
