@@ -118,12 +118,15 @@ def test_only_kernel_files_import_triton(file: Path):
     assert "triton" not in imports(file) or re.fullmatch(r"_\w+_triton\.py", file.name) or tools
 
 
-GONE = re.compile(r"tl\.make_block_ptr|tl\.advance\b|@triton\.autotune|tl\.atomic_")  # atomics: another order each time
+GONE = re.compile(r"tl\.make_block_ptr|tl\.advance\b|@triton\.autotune")
+ATOMIC = re.compile(r"tl\.atomic_")  # another order of sums each time; teams only take places and pass words on
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_nothing_that_triton_drops_or_that_hides_a_choice(file: Path):
-    assert not GONE.search(file.read_text(encoding="utf-8"))
+    text = file.read_text(encoding="utf-8")
+    assert not GONE.search(text)
+    assert file.name == "_teams_triton.py" or not ATOMIC.search(text)
 
 
 def test_import_is_lean():

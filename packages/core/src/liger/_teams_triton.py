@@ -23,7 +23,7 @@ import triton.language as tl
 from liger.launch import gpu
 
 ALONE, TOGETHER, TELL, HEAR = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-UNWRITTEN = tl.constexpr(0x7FC0DEAD7FC0DEAD)  # two fp32 that nothing computes; words are kept less this, so 0 is free
+UNWRITTEN = tl.constexpr(0x7FC0DEAD7FC0DEAD)  # two fp32 that nothing computes; words are xor this, so 0 is free
 
 
 @triton.jit
