@@ -118,15 +118,13 @@ def test_only_kernel_files_import_triton(file: Path):
     assert "triton" not in imports(file) or re.fullmatch(r"_\w+_triton\.py", file.name) or tools
 
 
-GONE = re.compile(r"tl\.make_block_ptr|tl\.advance\b|@triton\.autotune")
-ATOMIC = re.compile(r"tl\.atomic_")  # another order of sums each time; teams only take places and pass words on
+GONE = re.compile(r"tl\.make_block_ptr|tl\.advance\b|@triton\.autotune|tl\.atomic_")  # atomics: another order each time
+TEAMS = ROOT / "packages/core/src/liger/_teams_triton.py"  # whose atomics add nothing up: each word has one writer
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize("file", [f for f in SOURCES if f != TEAMS], ids=lambda file: str(file.relative_to(ROOT)))
 def test_nothing_that_triton_drops_or_that_hides_a_choice(file: Path):
-    text = file.read_text(encoding="utf-8")
-    assert not GONE.search(text)
-    assert file.name == "_teams_triton.py" or not ATOMIC.search(text)
+    assert not GONE.search(file.read_text(encoding="utf-8"))
 
 
 def test_import_is_lean():

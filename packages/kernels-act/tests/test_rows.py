@@ -24,7 +24,7 @@ def test_kernel(check: Check, device: str) -> None:
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [*WIDTHS, 33003, 66002])  # in blocks, and shared
 @pytest.mark.parametrize("op", ROWS)
 def test_infinities_and_nan(op: str, width: int, device: str, generator: torch.Generator) -> None:
     x = torch.zeros(6, width, device=device)

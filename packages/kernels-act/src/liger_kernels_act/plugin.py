@@ -41,13 +41,6 @@ GELU_SLOPE = "gelu'(gate_multiplier * gate), of the tanh form or of the exact on
 CLAMPED_SLOPE = "s * (1 + alpha * g * (1 - s)) where gate <= limit, g = min(gate, limit), s = sigmoid(alpha * g)"
 TILES = "1024 elements, of one wide row or several narrow ones; ceil(R / rows) * ceil(H / columns) programs"
 SPLIT_LAYOUT = Option(default="gate_up", values=("up_gate", "interleaved"))
-TIMED = (
-    "silu_mul",
-    "gelu_mul",
-    "gelu_mul_packed",
-    "softmax",
-    "sparsemax",
-)  # kernels with results in benchmarks/results
 TURN_LAYOUT = Option(default="interleaved", values=("gate_up", "up_gate"))
 
 
@@ -76,7 +69,7 @@ def gated(name: str, slope: str, packed: bool = False) -> Kernel:
                 "sigmoid and 1 - sigmoid from exp(-|x|), so that neither cancels",
             ),
         ),
-        measured=("sm90",) if name in TIMED else (),
+        measured=("sm90",),
     )
 
 
@@ -176,6 +169,7 @@ RELU_SQUARED_TRITON = Kernel(
         grid=dict.fromkeys(("_forward", "_backward"), "2048 elements; ceil(R * H / 2048) programs"),
         precision=("the square in float32, rounded once, as upstream's",),
     ),
+    measured=("sm90",),
 )
 
 # -- Rows --------------------------------------------------------------------------------------------------------------
@@ -198,7 +192,7 @@ def rows(name: str, module: str, fn: str, gradient: str, grid: Mapping[str, str]
         rank=10,
         needs=NEEDS,
         bytes="liger_kernels_act.relu_squared:row_bytes",
-        measured=("sm90",) if name in TIMED else (),
+        measured=("sm90",),
         profile=Profile(tier="reduction", gradients={"x": gradient}, grid=grid, precision=precision),
     )
 

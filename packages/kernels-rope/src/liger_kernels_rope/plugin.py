@@ -121,6 +121,7 @@ MROPE_TRITON = Kernel(
     name="triton",
     fn="liger_kernels_rope._rope_triton:mrope_triton",
     rank=10,
+    measured=("sm90",),
     needs=_needs(P=1024),
     bytes="liger_kernels_rope.mrope:mrope_bytes",
     profile=Profile(
@@ -152,6 +153,7 @@ ROPE_COMPLEX_TRITON = Kernel(
     name="triton",
     fn="liger_kernels_rope._rope_triton:rope_complex_triton",
     rank=10,
+    measured=("sm90",),
     needs=_needs(P=1024),
     bytes="liger_kernels_rope.rope_complex:rope_complex_bytes",
     profile=Profile(

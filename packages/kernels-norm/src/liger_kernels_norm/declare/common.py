@@ -22,7 +22,6 @@ def kernel(
     bytes_: str = "",
     widest: int | None = None,
     tier: str = "reduction",
-    measured: tuple[str, ...] = (),
     **profile: object,
 ) -> Kernel:
     """The Triton kernel of an op; the other arguments are those of its ``Profile``.
@@ -32,7 +31,6 @@ def kernel(
         fn, bytes_: "module:function" inside this package, where it is not named as the op is.
         widest: H up to which it is tested.
         tier: of the profile.
-        measured: as in ``Kernel``.
     """
     return Kernel(
         op=op,
@@ -47,5 +45,5 @@ def kernel(
         ),
         bytes=f"liger_kernels_norm.{bytes_ or f'{op}:{op}_bytes'}",
         profile=Profile(tier=tier, **profile),  # type: ignore[arg-type]
-        measured=measured,
+        measured=("sm90",),
     )

@@ -27,7 +27,6 @@ OP = op(
 
 TRITON = kernel(
     "gated_rms_norm",
-    measured=("sm90",),
     widest=65536,
     saved=("x", "gate", "weight", "rstd (R,) float32"),
     recomputed=("act(gate) and its derivative", "xhat = x * rstd, or x * act(gate) * rstd"),

@@ -32,7 +32,6 @@ OP = op(
 
 TRITON = kernel(
     "group_norm",
-    measured=("sm90",),
     saved=("x", "weight", "mean (N * G,) float32", "rstd (N * G,) float32"),
     recomputed=("xhat = (x - mean) * rstd",),
     gradients={

@@ -25,7 +25,6 @@ OP = op(
 
 TRITON = kernel(
     "modulated_rms_norm",
-    measured=("sm90",),
     widest=65536,
     saved=("x", "scale", "weight", "rstd (B * T,) float32"),
     recomputed=("xhat = x * rstd",),
