@@ -16,13 +16,13 @@ import torch
 import triton
 import triton.language as tl
 
+from liger._math_triton import LN2
 from liger._teams_triton import ALONE, HEAR, TELL, board, hear, phases, place, tell
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2
 from liger.settings import settings
 from liger_kernels_loss._blocks_triton import block_sum, clear, columns
 from liger_kernels_loss._loss import Loss, Rows, Upstream, class_total
 from liger_kernels_loss._row_terms_triton import (
-    LN2,
     NUMBERS,
     block_settings,
     blocks_of,
