@@ -292,7 +292,7 @@ def launch_losses(
     blocks = chosen.pop("BLOCKS") or blocks_of(V, chosen)
     parts = ceil_div(blocks_of(V, chosen), blocks)
     words = board(R * parts * WORDS.value, logits.device) if parts > 1 else None
-    for phase in phases(logits.device) if parts > 1 else (ALONE.value,):
+    for phase in phases(parts, logits.device) if parts > 1 else (ALONE.value,):
         launch(
             _losses,
             (R * parts,),
