@@ -719,9 +719,8 @@ def test_the_head_of_a_causal_lm_inside_the_model(monkeypatch: pytest.MonkeyPatc
     """llama4 that sees: labels go to the model around, the head is in the text model's causal LM."""
     transformers = importlib.import_module("transformers")
     output = importlib.import_module("transformers.modeling_outputs").MoeCausalLMOutputWithPast
-    monkeypatch.setattr(
-        output, "image_outputs", None, raising=False
-    )  # transformers 5.24 asks for it, and nothing has it
+    # transformers 5.24 asks for it, and nothing has it
+    monkeypatch.setattr(output, "image_outputs", None, raising=False)
     text = {**SMALL, "intermediate_size_mlp": 48, "num_local_experts": 2, "moe_layers": [1]}
     vision = {
         "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 8,

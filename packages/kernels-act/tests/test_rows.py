@@ -15,7 +15,7 @@ from liger.testing.cases import find
 
 OPS = ("relu_squared", "softmax", "log_softmax", "sparsemax")
 ROWS = OPS[1:]
-WIDTHS = (4, 1500, 17000)  # held in registers, in two parts, read twice
+WIDTHS = (4, 1500, 17000)  # of softmax: held in registers, in two parts, one row after another
 
 
 @pytest.mark.parametrize("check", checks(*(f"{op}/triton" for op in OPS)))
@@ -24,7 +24,7 @@ def test_kernel(check: Check, device: str) -> None:
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize("width", [*WIDTHS, 33003, 66002])  # in blocks, and shared
+@pytest.mark.parametrize("width", [*WIDTHS, 33003, 66002])  # read twice, and shared
 @pytest.mark.parametrize("op", ROWS)
 def test_infinities_and_nan(op: str, width: int, device: str, generator: torch.Generator) -> None:
     x = torch.zeros(6, width, device=device)

@@ -15,7 +15,6 @@ from torch import Tensor
 
 import liger
 from liger import ops
-from liger.launch import gpu
 from liger.testing import assert_contract, no_writes
 from liger_kernels_loss.cross_entropy import cross_entropy_reference
 from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy_reference
@@ -293,10 +292,9 @@ def test_softcap_curve(x: float, device: str) -> None:
 
 
 @pytest.mark.triton
-def test_few_programs_walk_all_rows(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    """The persistent grid of very wide rows, with fewer programs than rows."""
-    monkeypatch.setattr("liger_kernels_loss._rows_triton.gpu", lambda device: gpu(device)._replace(processors=2))
-    rows, classes = 5, 196_612  # even: rows of odd width get a program each
+def test_rows_so_wide_that_a_team_shares_them(device: str) -> None:
+    """With the settings that they have; test_shared_rows.py has all options."""
+    rows, classes = 5, 196_612
     inputs = [t.requires_grad_() for t in (torch.randn(rows, 2, device=device), torch.randn(classes, 2, device=device))]
     target = torch.tensor([0, classes - 1, -100, 5, 17], device=device)
     loss = call("linear_cross_entropy", "triton")(inputs, target)

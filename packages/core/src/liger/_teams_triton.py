@@ -7,8 +7,9 @@ it yet.
 Programs take their places in the order in which they start, not by their number. So whoever waits, waits for programs
 that run already or are the next to start: a team gets done as soon as ``PARTS`` programs can run at a time.
 
-Where programs run one after another, as in the interpreter, or nobody tried whether they see each other's words, a
-kernel is launched twice: in the first launch programs tell, in the second they hear.
+Where programs run one after another, as in the interpreter, where a team is too large to run at a time, or where nobody
+tried whether programs see each other's words, a kernel is launched twice: in the first launch programs tell, in the
+second they hear.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
@@ -23,7 +24,7 @@ import triton.language as tl
 from liger.launch import gpu
 
 ALONE, TOGETHER, TELL, HEAR = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-UNWRITTEN = tl.constexpr(0x7FC0DEAD7FC0DEAD)  # two fp32 that nothing computes; words are kept less this, so 0 is free
+UNWRITTEN = tl.constexpr(0x7FC0DEAD7FC0DEAD)  # two fp32 that nothing computes; words are xor this, so 0 is free
 
 
 @triton.jit
@@ -56,9 +57,13 @@ def hear(word_ptrs, mask, FIRST: tl.constexpr, SECOND: tl.constexpr, PHASE: tl.c
     return tl.where(mask, first, FIRST), tl.where(mask, second, SECOND)
 
 
-def phases(device: torch.device) -> tuple[int, ...]:
-    """One launch where programs can wait for each other, else two: values of ``PHASE``."""
-    together = device.type != "cpu" and gpu(device).name.startswith("sm")
+def phases(parts: int, device: torch.device) -> tuple[int, ...]:
+    """One launch where the programs of a team can wait for each other, else two: values of ``PHASE``.
+
+    A team of more programs than there are multiprocessors may not run at a time, and would wait for ever.
+    """
+    found = gpu(device)
+    together = device.type != "cpu" and found.name.startswith("sm") and parts <= found.processors
     return (TOGETHER.value,) if together else (TELL.value, HEAR.value)
 
 

@@ -129,7 +129,7 @@ def new_model(name: str, model_type: str, root: Path) -> Path:
 
 
 def model_files(name: str, model_type: str, root: Path) -> dict[Path, str]:
-    """What ``new_model`` writes: path -> text."""
+    """What ``new_model`` writes: path -> text. It raises what ``new_model`` does."""
     place = Place(root, "models", _checked(name))
     if place.folder.exists():
         raise LigerError(
@@ -170,7 +170,7 @@ def new_kernel(family: str, op: str, tier: Tier, root: Path) -> Path:
 
 
 def kernel_files(family: str, op: str, tier: Tier, root: Path) -> dict[Path, str]:
-    """What ``new_kernel`` writes: path -> text."""
+    """What ``new_kernel`` writes: path -> text. It raises what ``new_kernel`` does."""
     place = Place(root, "kernels", _checked(family))
     if _checked(op) in {*registry().ops, *OPS} or (place.code / f"{op}.py").exists():
         raise LigerError(f"there is an op {op!r} already; take another name")

@@ -111,13 +111,14 @@ def forward(
 ) -> Callable[..., Any]:
     """Turn ``adapter(op, module, *upstream_args, **constants)`` into an adapter that replaces ``forward``.
 
-    Args:
-        adapter: what computes the result.
-        fixed: constants that name attributes which upstream's forward reads and this one does not -> their defaults.
-            Setting one of a patched module is an error, for it would change nothing.
-
     Positional-only parameters stand for upstream's parameters whatever their names, so one adapter serves many models;
     other parameters must have upstream's names. ``match_signature`` compares them before patching.
+
+    Args:
+        adapter: what computes the result.
+        fixed: of each attribute that upstream's forward reads and this one does not: the constant that may name it ->
+            the name it has without that constant, None if there is then no such attribute. Setting such an attribute
+            of a patched module is an error, for it would change nothing.
     """
     if adapter is None:
         return functools.partial(forward, fixed=fixed)

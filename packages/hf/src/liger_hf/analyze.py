@@ -17,7 +17,7 @@ from liger.errors import PatchRefused
 from liger.plugins import describe
 from liger.registry import registry
 from liger_hf import anatomy, stub, transform
-from liger_hf.commands import make_on_meta, model_of
+from liger_hf.commands import meta_model, model_of
 from liger_hf.profile import Answer, Profile, line_of, where
 from liger_hf.subject import TOWERS, Subject, subject
 
@@ -134,7 +134,7 @@ def _mini(made: Subject) -> Answer:
     if made.towers or not set(upstream.NEEDED) <= set(sizes):
         raise LookupError("its config has parts, or no single width: docs/add-a-model.md says what a mini must have")
     try:
-        make_on_meta(type(made.config)(**sizes), type(made.model))
+        meta_model(type(made.config)(**sizes), type(made.model))
     except Exception as error:
         raise LookupError(f"a model with {sizes} cannot be made: {describe(error)}") from error
     return Answer(sizes, "a model of these sizes was made")
@@ -190,3 +190,4 @@ QUESTIONS: dict[str, Callable[[Subject], Answer]] = {
     "mini": _mini,
     "closest declared type": _closest,
 }
+"""What is asked; a ``LookupError`` is the answer "unknown" with its message as the evidence."""

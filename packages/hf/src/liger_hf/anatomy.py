@@ -1,4 +1,7 @@
-"""Answers of ``liger analyze`` about the parts of a model: norms, MLPs, experts, rotary embeddings."""
+"""Answers of ``liger analyze`` about the parts of a model: norms, MLPs, experts, rotary embeddings.
+
+A question that the model gives no answer to raises ``LookupError`` with the reason.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from liger.plugins import describe
 from liger.registry import registry, require
 from liger.report import Report
 from liger.swap import original_class
-from liger_hf.commands import find_config, make_on_meta
+from liger_hf.commands import find_config, meta_model
 from liger_hf.recognise import as_source
 
 
@@ -91,7 +91,7 @@ def change_plan(target: str) -> ChangePlan:
 def _changes(patch: ModelPatch) -> Iterator[Change]:
     plugin, mini = _files(patch)
     try:
-        model = make_on_meta(load(patch.mini)())
+        model = meta_model(load(patch.mini)())
     except Exception as error:
         what = f"the mini cannot be made: {describe(error)}"
         yield Change(what, (), (mini,), "no check of this type runs; with a config that upstream takes all do")

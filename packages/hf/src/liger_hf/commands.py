@@ -46,11 +46,11 @@ def analyze(
     raise typer.Exit(int(diff and bool(found.changes)))
 
 
-validate = typer.Typer(no_args_is_help=True, help="Check a package as a whole.")
+validate = typer.Typer(no_args_is_help=True)
 
 
 @validate.callback()
-def _validate() -> None:
+def _validate() -> None:  # without it typer would take the only command's name away
     """Check a package as a whole."""
 
 
@@ -81,7 +81,11 @@ def load_config(target: str) -> PretrainedConfig:
 
 
 def find_config(target: str) -> tuple[PretrainedConfig, type | None]:
-    """The same, and the model's class where that was named."""
+    """What ``load_config`` returns, and the model's class where that was named.
+
+    Raises:
+        ValueError: the target is no directory, hub id, model_type or class.
+    """
     import transformers
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -111,12 +115,12 @@ def model_of(target: str) -> Any:
 
     patch = registry().models.get(target)
     try:
-        return make_on_meta(*find_config(target))
+        return meta_model(*find_config(target))
     except ValueError:
         raise
     except Exception as error:
         if patch is not None:
-            return make_on_meta(load(patch.mini)())
+            return meta_model(load(patch.mini)())
         raise ValueError(
             f"upstream makes no model of {target!r} from its default config: {describe(error)}; name a model directory"
         ) from error
@@ -126,17 +130,12 @@ KINDS = ("ImageTextToText", "MultimodalLM", "SpeechSeq2Seq", "Seq2SeqLM", "Causa
 """Of language models, as transformers names its AutoModelFor classes, the richest first."""
 
 
-def meta_model(config: Any) -> Any:
-    """The language model of a config on the meta device.
+def meta_model(config: Any, cls: type | None = None) -> Any:
+    """The language model of a config on the meta device, of class ``cls`` where that is given.
 
     Raises:
         ValueError: there is none for this kind of config.
     """
-    return make_on_meta(config)
-
-
-def make_on_meta(config: Any, cls: type | None = None) -> Any:
-    """The same, or a model of ``cls``."""
     import torch
     import transformers
 

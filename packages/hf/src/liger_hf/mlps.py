@@ -46,7 +46,7 @@ def _cut(gate: Tensor, up: Tensor, limit: float) -> tuple[Tensor, Tensor]:
     return gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
 
 
-@forward(fixed={"": "act_fn"})
+@forward(fixed={"act_fn": "act_fn"})
 def scaled_mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /, **options: Any) -> Tensor:
     """(..., H) -> (..., H). The product with ``down_multiplier`` stays behind the projection: upstream rounds there."""
     gate, up = module.gate_proj(x), module.up_proj(x)
@@ -62,7 +62,7 @@ def packed_mlp(
     return getattr(module, down)(op(getattr(module, merged)(x), **options))  # type: ignore[no-any-return]
 
 
-@forward(fixed={"": "act_fn"})
+@forward(fixed={"act_fn": "act_fn"})
 def mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /) -> Tensor:
     """(..., H) -> (..., H)."""
     return module.down_proj(op(module.up_proj(x)))  # type: ignore[no-any-return]

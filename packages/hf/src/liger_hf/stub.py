@@ -119,9 +119,9 @@ def run(
         patched: run Liger's forward around upstream's, if the model has one.
         inputs: further arguments of the forward, e.g. labels.
     """
-    cls: Any = (
-        type(model) if patched else getattr(model, "__liger_original__", type(model))
-    )  # also beneath FSDP's class
+    cls: Any = type(model)
+    if not patched:  # not original_class: FSDP's class may lie around ours
+        cls = getattr(model, "__liger_original__", cls)
     backbone, path = children(model)
     real = model.get_submodule(path)
     used = real if head is None else Stub(head, real)

@@ -166,7 +166,8 @@ def _lint(patch: ModelPatch) -> Result:
         return Result("Lint", "SKIP", "ruff is not installed")
     if not _ruff(folder, "check") and not _ruff(folder, "format", "--check"):
         return Result("Lint", "PASS")
-    _ruff(folder, "check", "--fix"), _ruff(folder, "format")
+    _ruff(folder, "check", "--fix")
+    _ruff(folder, "format")
     left = _ruff(folder, "check") or _ruff(folder, "format", "--check")
     return Result("Lint", "FAIL", left) if left else Result("Lint", "PASS", "fixed by ruff")
 

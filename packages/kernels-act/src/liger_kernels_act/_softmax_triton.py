@@ -115,7 +115,7 @@ def _launch_shared(kernel: Any, log: bool, *tensors: torch.Tensor) -> None:
     parts = ceil_div(V, chosen["BLOCK"])
     words = board(R * parts, device)
     constants = {"V": V, **chosen, "PARTS": parts, "SEATS": next_power_of_2(parts), "LOG": log}
-    for phase in phases(device):
+    for phase in phases(parts, device):
         launch(kernel, (R * parts,), (*tensors, words), (R,), **constants, PHASE=phase)
 
 

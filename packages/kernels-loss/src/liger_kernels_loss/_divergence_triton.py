@@ -12,8 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from liger._math_triton import LN2
 from liger_kernels_loss._blocks_triton import block_sum, clear, columns, load, log2
-from liger_kernels_loss._row_terms_triton import LN2
 
 # KL of beta = 0, tvd, KL of beta = 1, the others; the gradients of the last two hold logarithms
 FORWARD, VARIATION, REVERSE, BETWEEN = (tl.constexpr(i) for i in range(4))

@@ -11,12 +11,11 @@ import torch
 import triton
 import triton.language as tl
 
-from liger._math_triton import exp
+from liger._math_triton import LN2, exp
 from liger.launch import GPU, ceil_div, gpu, launch, private_op
 from liger.settings import settings
 from liger_kernels_loss._blocks_triton import block_sum, columns, log2, unit_of
 from liger_kernels_loss._pairs import pair_loss
-from liger_kernels_loss._row_terms_triton import LN2
 from liger_kernels_loss._scale_triton import scaled
 from liger_kernels_loss.kl_div import OP, element_divisor
 

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 import triton
 import triton.language as tl
 
-from liger._math_triton import exp
+from liger._math_triton import LN2, exp
 from liger.launch import GPU, ceil_div, next_power_of_2
 from liger_kernels_loss._loss import Loss
 from liger_kernels_loss._transforms_triton import transform, transform_slope
 from liger_kernels_loss.transforms import inner_and_outer
 
-LN2 = tl.constexpr(0.6931471805599453)
 ALONE = 65536  # columns above which a row has a multiprocessor for itself
 NUMBERS = ["R", "blocks", "dy_stride", "ignore_index", "smoothing", "inner", "outer", "z_loss"]
 

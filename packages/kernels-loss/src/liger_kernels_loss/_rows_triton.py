@@ -16,13 +16,13 @@ import torch
 import triton
 import triton.language as tl
 
+from liger._math_triton import LN2
 from liger._teams_triton import ALONE, HEAR, TELL, board, hear, phases, place, tell
 from liger.launch import GPU, ceil_div, gpu, launch, next_power_of_2
 from liger.settings import settings
 from liger_kernels_loss._blocks_triton import block_sum, clear, columns
 from liger_kernels_loss._loss import Loss, Rows, Upstream, class_total
 from liger_kernels_loss._row_terms_triton import (
-    LN2,
     NUMBERS,
     block_settings,
     blocks_of,
@@ -90,14 +90,14 @@ def _part_statistics(
 @triton.jit
 def _tell(
     word_ptr, logit, top, total, bent, away, peak, best, y, first, blocks, BLOCK: tl.constexpr,
-    MORE: tl.constexpr, BEST: tl.constexpr, PHASE: tl.constexpr,
+    MORE: tl.constexpr, BEST: tl.constexpr, LABEL: tl.constexpr,
 ):  # fmt: skip
     tell(word_ptr, top, total)
     if MORE:
         tell(word_ptr + 1, bent, away)
     if BEST:
         tell(word_ptr + 2, peak, best.to(tl.float32, bitcast=True))
-    if PHASE == TELL:  # who hears later finds the label's column overwritten
+    if LABEL:  # who has heard may find the label's column overwritten
         mine = (y >= first * BLOCK) & (y < (first + blocks) * BLOCK)
         label = tl.where(mine, logit, 0.0)
         tell(word_ptr + 3, label, label)
@@ -106,9 +106,9 @@ def _tell(
 @triton.jit
 def _hear(
     word_ptr, PARTS: tl.constexpr, SEATS: tl.constexpr,
-    ENTROPY: tl.constexpr, MORE: tl.constexpr, BEST: tl.constexpr, PHASE: tl.constexpr,
+    ENTROPY: tl.constexpr, MORE: tl.constexpr, BEST: tl.constexpr, LABEL: tl.constexpr, PHASE: tl.constexpr,
 ):  # fmt: skip
-    """-> top, total, bent, away, peak, best and the label's logit of the whole row; the last in PHASE HEAR alone."""
+    """-> top, total, bent, away, peak, best and the label's logit of the whole row; the last if LABEL."""
     parts = tl.arange(0, SEATS)
     words, mask = word_ptr + parts * WORDS, parts < PARTS
     top, total = hear(words, mask, -float("inf"), 0.0, PHASE)
@@ -121,7 +121,7 @@ def _hear(
         peaks, bests = hear(words + 2, mask, -float("inf"), 0.0, PHASE)
         peak, best = meet_best(peaks, tl.where(mask, bests.to(tl.int32, bitcast=True), NOWHERE))
     logit = 0.0
-    if PHASE == HEAR:
+    if LABEL:
         logits, _ = hear(words + 3, mask, 0.0, 0.0, PHASE)
         logit = tl.sum(logits, axis=0)
     return top, total, bent, tl.sum(away, axis=0), peak, best, logit
@@ -134,7 +134,7 @@ def _kept_row(  # noqa: C901  (branches on constants)
     row, part, blocks, dy_stride, smoothing, inner, outer, z_loss,
     V: tl.constexpr, DEPTH: tl.constexpr, THREADS: tl.constexpr, EACH: tl.constexpr,
     SOFTCAP: tl.constexpr, SMOOTH: tl.constexpr, GRADIENT: tl.constexpr,
-    PARTS: tl.constexpr, SEATS: tl.constexpr, PHASE: tl.constexpr,
+    PARTS: tl.constexpr, SEATS: tl.constexpr, LABEL: tl.constexpr, PHASE: tl.constexpr,
 ):  # fmt: skip
     BEND: tl.constexpr = dentropy_ptr is not None
     ENTROPY: tl.constexpr = BEND or entropy_ptr is not None
@@ -144,10 +144,11 @@ def _kept_row(  # noqa: C901  (branches on constants)
     first = part * blocks
     inside = (y >= 0) & (y < V)
     logits_ptr += row * tl.full((), V, tl.int64)
-    if PHASE != HEAR:
-        # read before the reductions below, whose barriers keep the stores of the second pass behind it
+    if PHASE != HEAR or not LABEL:
+        # read before the reductions below, whose barriers keep this program's stores of the second pass behind it
         logit = tl.load(logits_ptr + y, mask=inside, other=0.0).to(tl.float32)
         own, weight = label_terms(logit, w_ptr, y, inner, outer, V, SOFTCAP)
+    if PHASE != HEAR:
         top, total, bent, away, peak, best = _part_statistics(
             logits_ptr, w_ptr, own, first, blocks, inner, outer,
             V, DEPTH, THREADS, EACH, SOFTCAP, SMOOTH, ENTROPY, BEST,
@@ -156,10 +157,10 @@ def _kept_row(  # noqa: C901  (branches on constants)
         word_ptr = board_ptr + row * tl.full((), PARTS * WORDS, tl.int64)
         if PHASE != HEAR:
             mine = word_ptr + part * WORDS
-            _tell(mine, logit, top, total, bent, away, peak, best, y, first, blocks, BLOCK, MORE, BEST, PHASE)
+            _tell(mine, logit, top, total, bent, away, peak, best, y, first, blocks, BLOCK, MORE, BEST, LABEL)
         if PHASE != TELL:
-            top, total, bent, away, peak, best, heard = _hear(word_ptr, PARTS, SEATS, ENTROPY, MORE, BEST, PHASE)
-            if PHASE == HEAR:
+            top, total, bent, away, peak, best, heard = _hear(word_ptr, PARTS, SEATS, ENTROPY, MORE, BEST, LABEL, PHASE)
+            if LABEL:
                 logit = heard
                 own, weight = label_terms(logit, w_ptr, y, inner, outer, V, SOFTCAP)
     if PHASE != TELL:
@@ -235,6 +236,7 @@ def _losses(
     GRADIENT: tl.constexpr,
     PARTS: tl.constexpr,
     SEATS: tl.constexpr,  # the next power of two
+    LABEL: tl.constexpr,  # the parts tell the label's logit too: out_ptr is logits_ptr, so others may overwrite it
     PHASE: tl.constexpr,
 ):
     if PHASE == ALONE:
@@ -253,7 +255,7 @@ def _losses(
             logits_ptr, out_ptr, y, w_ptr, w_total_ptr, dy_ptr, dlse_ptr, dentropy_ptr,
             loss_ptr, top_ptr, total_ptr, entropy_ptr, best_ptr, board_ptr,
             row, part, blocks, dy_stride, smoothing, inner, outer, z_loss,
-            V, DEPTH, THREADS, EACH, SOFTCAP, SMOOTH, GRADIENT, PARTS, SEATS, PHASE,
+            V, DEPTH, THREADS, EACH, SOFTCAP, SMOOTH, GRADIENT, PARTS, SEATS, LABEL, PHASE,
         )  # fmt: skip
 
 
@@ -292,7 +294,7 @@ def launch_losses(
     blocks = chosen.pop("BLOCKS") or blocks_of(V, chosen)
     parts = ceil_div(blocks_of(V, chosen), blocks)
     words = board(R * parts * WORDS.value, logits.device) if parts > 1 else None
-    for phase in phases(logits.device) if parts > 1 else (ALONE.value,):
+    for phase in phases(parts, logits.device) if parts > 1 else (ALONE.value,):
         launch(
             _losses,
             (R * parts,),
@@ -304,6 +306,7 @@ def launch_losses(
             GRADIENT=gradient,
             PARTS=parts,
             SEATS=next_power_of_2(parts),
+            LABEL=parts > 1 and out is not None and out.data_ptr() == logits.data_ptr(),
             PHASE=phase,
             fuse_multiply_add=False,
         )

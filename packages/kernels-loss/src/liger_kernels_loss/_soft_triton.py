@@ -9,12 +9,12 @@ import torch
 import triton
 import triton.language as tl
 
+from liger._math_triton import LN2
 from liger.launch import GPU, gpu, launch
 from liger.settings import settings
 from liger_kernels_loss._blocks_triton import block_sum, columns
 from liger_kernels_loss._loss import Loss, Rows, Upstream, is_soft
 from liger_kernels_loss._row_terms_triton import (
-    LN2,
     block_settings,
     blocks_of,
     class_weights,

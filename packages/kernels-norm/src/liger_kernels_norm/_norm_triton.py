@@ -98,7 +98,10 @@ def _backward_plan(
 
 
 def _backward_limit(x: torch.Tensor, bias: torch.Tensor | None, mean: torch.Tensor | None) -> int:
-    """Columns beside which a program can hold the sums of dweight and dbias; both in ``_backward_parts`` alone."""
+    """Columns up to which a program keeps the sums of dweight and dbias in registers.
+
+    Beyond 8192 both fit in ``_backward_parts`` alone, which layer_norm has (``mean``).
+    """
     return 16384 if x.element_size() == 2 and (bias is None or mean is not None) else 8192
 
 

@@ -41,7 +41,7 @@ TRITON = kernel(
     },
     grid={
         "_forward": "a whole group, read twice; N * G programs, if those are many or groups are small",
-        "_statistics": "every P-th tile of 4096 elements of a group; N * G x P, 4 a multiprocessor",
+        "_statistics": "every P-th tile of 4096 or 8192 elements of a group; N * G x P, 1 or 4 a multiprocessor",
         "_apply": "the same",
         "_backward": "a whole group, read twice; N * G programs",
         "_channel_sums": "every P-th tile of a block of channels",

@@ -35,8 +35,8 @@ TRITON = kernel(
         "weight": "sum over samples of (1 + scale) * P",
     },
     grid={
-        "_forward": "whole rows, 2048 elements or one row, twice if wider than 8192; ceil(B * T / rows) programs",
-        "_backward": "rows of one sample in turn, sums in registers; 1 or 2 programs a multiprocessor or one a sample",
+        "_forward": "two rows, 4096 elements of narrow ones, one wider than 8192 twice; ceil(B * T / rows) programs",
+        "_backward": "rows of one sample in turn, sums in registers; 1 or 4 programs a multiprocessor or one a sample",
         "_row_means": "one row of more than 8192 columns; B * T programs",
         "_add_splits": "32 to 1024 columns of a sample, its partial sums to its gradients; 32 columns of dweight",
     },
