@@ -35,6 +35,8 @@ def reciprocal(x, FP32: tl.constexpr):
 def sigmoid(x, FP32: tl.constexpr):
     """sigmoid(x) and sigmoid(-x), without cancellation on either side of 0."""
     size = tl.abs(x)
+    if FP32:  # or the correction of inf, and of what becomes inf here, would be inf - inf
+        size = tl.minimum(size, 128.0, tl.PropagateNan.ALL)
     power = size * -LOG2E
     e = tl.exp2(power)
     if FP32:  # what the product lost, and LOG2E by its rounding, would be 1e-6 of sigmoid(-16)
