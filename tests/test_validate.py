@@ -101,3 +101,8 @@ def test_a_type_that_nobody_declares():
 
 def test_every_row_has_a_cause():
     assert set(CAUSES) == {"Import", "Instance patching", "Undo", "Convergence", "Multimodal", "Lint"}
+
+
+def test_a_device_that_is_not_here_is_no_fault_of_the_package(package):
+    with pytest.raises(ValueError, match="device is 'nowhere', which cannot be used here"):
+        validate.validate("tried", "nowhere")
