@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import math
 import random
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -20,6 +22,7 @@ import liger
 from liger.declare import Fit, load
 from liger.errors import PatchRefused, WrongOrder
 from liger.registry import registry
+from liger.swap import quiet
 from liger.testing import count_ops
 from liger.testing.models import expect_equal_step, expect_unchanged, snapshot, step
 from liger_hf import fits
@@ -664,6 +667,16 @@ def test_probes_leave_lists_and_buffers_of_a_module_alone() -> None:
     assert module.notes == {"rows": []} and module.last is None
 
 
+def test_probes_of_a_module_whose_attributes_hold_each_other() -> None:
+    model = switched()[0]
+    model.notes = {}
+    model.notes["same"] = model.again = model.notes
+    copied = quiet(model)
+    assert copied.notes["same"] is copied.again is copied.notes is not model.notes
+    row = next(row for row in liger.plan(model).rows if row.op == "linear_cross_entropy")
+    assert row.status == "applied"
+
+
 @pytest.mark.parametrize("model_type", ["granite", "cohere"])
 def test_a_scale_that_is_changed_after_patching(model_type: str) -> None:
     plain = build(model_type)
@@ -681,6 +694,71 @@ def test_a_scale_that_is_changed_after_patching(model_type: str) -> None:
         patched.steps = 2
         expected, found = plain(**batch()).loss, patched(**batch(), skip_logits=True).loss
     assert torch.allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [
+        [torch.tensor(0.5), torch.tensor(2.0)],  # numbers of other types than float, in turn
+        [np.float32(0.5), np.float32(2.0)],
+        [1.0, 1.000001, 1.5],  # the probe takes the second for 1
+    ],
+    ids=["tensors", "numpy", "drift"],
+)
+def test_a_scale_that_is_changed_more_than_once(scales: list[Any]) -> None:
+    plain = build("cohere")
+    patched = copy.deepcopy(plain)
+    liger.autopatch(patched, prefer="reference")
+    for scale in scales:
+        plain.logit_scale = patched.logit_scale = scale
+        expect_equal_step(plain, patched, **batch())
+
+
+class Switched(AcmeForCausalLM):
+    """A factor that counts once it is switched on."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.scaled, self.factor = False, 2.0
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> CausalLMOutput:
+        logits = self.lm_head(self.model(input_ids, **kwargs).last_hidden_state)
+        logits = logits * self.factor if self.scaled else logits
+        loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size)
+        return CausalLMOutput(loss=loss, logits=logits)
+
+
+def switched() -> list[Any]:
+    plain = Switched(AcmeConfig())
+    return [plain, copy.deepcopy(plain)]
+
+
+def test_a_scale_of_0_is_upstreams_to_compute() -> None:
+    model = build("cohere")
+    liger.autopatch(model, only="linear_cross_entropy")
+    model.logit_scale = 0.0
+    assert float(model(**batch()).loss) == pytest.approx(math.log(model.config.vocab_size))
+
+
+def test_a_buffer_that_is_loaded_after_patching() -> None:
+    models = switched()
+    for model in models:
+        model.scaled = True
+        del model.factor
+        model.register_buffer("factor", torch.tensor(0.5))
+    liger.autopatch(models[1], only="linear_cross_entropy")
+    for model in models:
+        model.load_state_dict({**model.state_dict(), "factor": torch.tensor(3.0)})
+    assert expect_equal_step(*models, **IDS).logits is None
+
+
+def test_a_scale_that_changed_nothing_until_it_was_switched_on() -> None:
+    models = switched()
+    liger.autopatch(models[1], only="linear_cross_entropy")
+    for name, value in (("factor", 3.0), ("scaled", True), ("factor", 9.0)):
+        for model in models:
+            setattr(model, name, value)
+        assert expect_equal_step(*models, **IDS).logits is None
 
 
 def test_a_head_that_becomes_unknown_runs_as_upstream() -> None:

@@ -100,3 +100,8 @@ def test_a_type_that_nobody_declares():
     assert code == 1
     (result,) = json.loads(text)["results"]
     assert result["row"] == "Import" and "no installed plugin declares model_type 'helium'" in result["detail"]
+
+
+def test_a_device_that_is_not_here_is_no_fault_of_the_package(package):
+    with pytest.raises(ValueError, match="device is 'nowhere', which cannot be used here"):
+        validate.validate("tried", "nowhere")

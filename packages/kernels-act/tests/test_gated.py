@@ -184,6 +184,15 @@ def test_large_negative_gates_give_zero_not_nan(device: str) -> None:
         assert slope.tolist()[::5] == [0.0, 1.0]
 
 
+@pytest.mark.triton
+@pytest.mark.parametrize("op", ["silu_mul", "gelu_mul"])
+def test_huge_gates_are_what_upstream_makes_of_them(op: str, device: str) -> None:
+    gate = torch.tensor([3e13, -3e13, 3e38, -3e38, math.inf, math.nan], device=device)
+    y = getattr(ops, op)(gate, torch.ones_like(gate), kernel="triton")
+    torch.testing.assert_close(y[:5], gate[:5].relu())
+    assert y[5].isnan()
+
+
 def test_modules(device: str) -> None:
     gate, up = torch.randn(2, 4, device=device), torch.randn(2, 4, device=device)
     assert torch.equal(liger.nn.SiLUMul()(gate, up), ops.silu_mul(gate, up))

@@ -38,7 +38,8 @@ def sigmoid(x, FP32: tl.constexpr):
     power = size * -LOG2E
     e = tl.exp2(power)
     if FP32:  # what the product lost, and LOG2E by its rounding, would be 1e-6 of sigmoid(-16)
-        e = tl.fma(e, tl.fma(size, -LOG2E_REST, tl.fma(size, -LOG2E, -power)) * LN2, e)
+        lost = tl.fma(size, -LOG2E_REST, tl.fma(size, -LOG2E, -power)) * LN2
+        e = tl.where(e == 0.0, 0.0, tl.fma(e, lost, e))  # of an infinite power inf - inf is lost
     large = reciprocal(1.0 + e, FP32)
     small = e * large
     return tl.where(x >= 0, large, small), tl.where(x >= 0, small, large)

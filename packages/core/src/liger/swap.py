@@ -192,23 +192,33 @@ def quiet(module: Any) -> Any:
 
     Probes run on it, so that planning fires no hook, draws no random number and adds nothing to a list of the module's.
     """
+    return _quiet(module, {})
+
+
+def _quiet(module: Any, copies: dict[int, Any]) -> Any:
     cls: Any = type(module)
     clone = cls.__new__(cls)
     for name, value in module.__dict__.items():
         hooks = name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")) and isinstance(value, dict)
-        clone.__dict__[name] = type(value)() if hooks else unshared(value)
-    clone.__dict__["_modules"] = {n: m and quiet(m) for n, m in module._modules.items()}
+        clone.__dict__[name] = type(value)() if hooks else unshared(value, copies)
+    clone.__dict__["_modules"] = {n: m and _quiet(m, copies) for n, m in module._modules.items()}
     clone.__dict__["training"] = False
     return clone
 
 
-def unshared(value: Any) -> Any:
-    """A copy of lists, sets and dictionaries and those inside them; everything else itself."""
-    if type(value) in (list, set):
-        return type(value)(map(unshared, value))
-    if type(value) is dict:
-        return {key: unshared(inner) for key, inner in value.items()}
-    return value
+def unshared(value: Any, copies: dict[int, Any]) -> Any:
+    """A copy of lists, sets and dictionaries and those inside them, one of each, by id; everything else itself."""
+    if type(value) not in (list, set, dict):
+        return value
+    if id(value) not in copies:
+        copies[id(value)] = copy = type(value)()
+        if type(value) is list:
+            copy.extend([unshared(inner, copies) for inner in value])
+        elif type(value) is dict:
+            copy.update({key: unshared(inner, copies) for key, inner in value.items()})
+        else:
+            copy.update(value)
+    return copies[id(value)]
 
 
 def match_signature(adapter: Callable[..., Any], original: type) -> str | None:

@@ -128,7 +128,8 @@ def run(
     instead = Stub(lambda *args, **kwargs: Output(hidden), model.get_submodule(backbone))
     modules = _replace(_replace(model, path, used), backbone, instead)._modules
     shadow = cls.__new__(cls)
-    held = {name: unshared(value) for name, value in model.__dict__.items() if name != "_modules"}
+    copies: dict[int, Any] = {}
+    held = {name: unshared(value, copies) for name, value in model.__dict__.items() if name != "_modules"}
     shadow.__dict__.update(held, _modules=modules, training=True)
     shadow.__dict__["get_output_embeddings"] = lambda: used  # upstream's asks the backbone first
     if "." in backbone:

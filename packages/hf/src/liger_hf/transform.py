@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Number
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -30,7 +32,8 @@ class Transform(NamedTuple):
 class Known:
     """The transform of one model, found again when a number that may decide it has changed since.
 
-    Numbers that were seen to change nothing (a counter, ``use_cache``) are not looked at again.
+    Numbers that were seen to change nothing (a counter, ``use_cache``) are not looked at again, until another one does:
+    what it switches on may read them.
     """
 
     def __init__(self, model: Any, found: Transform | None) -> None:
@@ -43,7 +46,8 @@ class Known:
         changed = {name for name in names if seen.get(name) != self.numbers.get(name)} - self.idle
         if changed:
             found = find_now(model)
-            self.idle |= changed if found == self.found else set()
+            far = {name for name in changed if not _close(self.numbers.get(name), seen.get(name))}
+            self.idle = self.idle | far if found == self.found else set()
             self.numbers, self.found = seen, found
         return self.found
 
@@ -58,13 +62,37 @@ def find_now(model: Any) -> Transform | None:
             return None
 
 
+def _close(a: Any, b: Any) -> bool:
+    """Whether two floats are so near each other that ``find`` may see no difference though there is one."""
+    return isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=0.01)
+
+
 def _numbers(model: Any) -> dict[str, Any]:
     """Numbers of a model, its backbone and their configs by name: where upstream has its scales and soft caps."""
     config = model.config
     places = {"": model, "config.": config, "text_config.": getattr(config, "text_config", None)}
     places |= {f"{name}.": child for name, child in model._modules.items() if stub.config_of(child)}
-    values = {f"{at}{n}": v for at, place in places.items() for n, v in getattr(place, "__dict__", {}).items()}
-    return {name: value for name, value in values.items() if value is None or isinstance(value, (int, float))}
+    values = {f"{at}{n}": v for at, place in places.items() for n, v in _attributes(place).items()}
+    seen = {name: _state(value) if isinstance(value, Tensor) else value for name, value in values.items()}
+    return {name: value for name, value in seen.items() if value is None or isinstance(value, Number | _State)}
+
+
+def _attributes(place: Any) -> dict[str, Any]:
+    own = getattr(place, "__dict__", {})
+    return {**own, **own.get("_buffers", {}), **own.get("_parameters", {})}
+
+
+class _State(NamedTuple):
+    """What tells that a number in a tensor is another one, without waiting for its device."""
+
+    tensor: int
+    version: int
+    requires_grad: bool
+
+
+def _state(t: Tensor) -> _State | Tensor:
+    """Of a tensor of one element; a larger one is no number."""
+    return _State(id(t), 0 if t.is_inference() else t._version, t.requires_grad) if t.numel() == 1 else t
 
 
 class _Reached(Exception):
@@ -147,7 +175,8 @@ def _identify(grid: Tensor, found: Tensor) -> Transform:
     scale = (found[0, 0, 0] / grid[0, 0, 0]).item()
     scale = 1.0 if abs(scale - 1) < 1e-4 else scale
     plain = Transform(scale, None)
-    if torch.allclose(found, plain.apply(grid), rtol=1e-4, atol=1e-4):
+    usable = math.isfinite(scale) and scale != 0.0  # others are upstream's to compute: the op takes none
+    if usable and torch.allclose(found, plain.apply(grid), rtol=1e-4, atol=1e-4):
         return plain
     softcap = found[0, 1, 0].item()
     capped = Transform(scale, softcap)

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
+
 from liger import ModelPatch
 from liger.candidates import unknown_reason
 from liger.declare import load
@@ -93,7 +95,14 @@ def validate(model_type: str, device: str = "cpu", allow_tolerance: bool = False
         model_type: declared by an installed package.
         device: where the mini is trained.
         allow_tolerance: a row that only misses its tolerance is skipped with ``TUNING`` and added to the change note.
+
+    Raises:
+        ValueError: there is no such device here.
     """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
+        raise ValueError(f"device is {device!r}, which cannot be used here: {error}") from error
     results = tuple(_rows(model_type, device))
     if allow_tolerance and any(result.status == "TOLERANCE" for result in results):
         _note(model_type, [result for result in results if result.status == "TOLERANCE"])

@@ -270,9 +270,9 @@ def _losses_settings(V: int, itemsize: int, softcap: bool, gradient: bool, devic
     """
     if softcap or not gradient or V <= SHARED:
         return {**block_settings(V, itemsize, 16, device), "BLOCKS": 0}
-    each = 1 if V % 2 else 16 // max(itemsize, 2)
-    blocks = PART // (2 * 256 * each * itemsize)
-    return {"DEPTH": 2, "THREADS": 256, "EACH": each, "num_warps": 256 // device.lanes, "BLOCKS": blocks}
+    depth, each = (4, 1) if V % 2 else (2, 16 // max(itemsize, 2))
+    blocks = PART // (depth * 256 * each * itemsize)
+    return {"DEPTH": depth, "THREADS": 256, "EACH": each, "num_warps": 256 // device.lanes, "BLOCKS": blocks}
 
 
 def launch_losses(
