@@ -91,6 +91,7 @@ class Launch:
         return self.kernel[grid](*_resolved(tensors), *numbers, **self.constants, **self.options)
 
 
+# must never evict: compiled kernels are kept by their Launch
 @functools.cache
 def prepare(
     kernel: Any,

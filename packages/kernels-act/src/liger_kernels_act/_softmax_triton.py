@@ -67,6 +67,12 @@ def _forward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]
     return {"DEPTH": max(1, depth), "LANES": warps * device.lanes * 8, "num_warps": warps}
 
 
+@settings(num_warps=(8, 16, 32))
+def _backward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
+    """Constants of ``_backward_wide``: a block holds the whole row, and every thread takes a part of it."""
+    return {"BLOCK": next_power_of_2(V), "num_warps": device.most_warps}
+
+
 @settings(BLOCK=(2048, 4096, 8192, 16384), num_warps=(4, 8, 16))
 def _shared_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, int]:
     """Constants of the kernels that share a row: 128 threads hold 16 KB of it, together with dy."""
@@ -92,8 +98,8 @@ def _backward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launc
     if V <= HELD:
         chosen = _held_settings(V, itemsize, 2, device)
         return prepare(_backward, V=V, LOG=log, **chosen), chosen["ROWS"], 0, ()
-    constants = {"V": V, "BLOCK": next_power_of_2(V), "LOG": log}
-    return prepare(_backward_wide, num_warps=device.most_warps, **constants), 1, 2 * device.processors, ()
+    chosen = _backward_wide_settings(V, itemsize, device)
+    return prepare(_backward_wide, V=V, LOG=log, **chosen), 1, 2 * device.processors, ()
 
 
 def _launch(plan: Callable[..., tuple[Launch, int, int, tuple[int, ...]]], log: bool, *tensors: torch.Tensor) -> None:
