@@ -160,5 +160,6 @@ def largest_allocation() -> Iterator[Callable[[], int]]:
 
 
 def alive() -> list[torch.Tensor]:
-    """Every ordinary tensor that Python holds; no fake ones, which compilers keep."""
-    return [t for t in gc.get_objects() if type(t) in (torch.Tensor, torch.nn.Parameter)]
+    """Every ordinary tensor that Python holds; no fake ones, which compilers keep, or without numbers for sizes."""
+    found = [t for t in gc.get_objects() if type(t) in (torch.Tensor, torch.nn.Parameter)]
+    return [t for t in found if not t._has_symbolic_sizes_strides]
