@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from liger_hf import fits
 from liger_hf.profile import UNKNOWN, Answer, where
 from liger_hf.recognise import rotary
 from liger_hf.subject import Subject
@@ -105,14 +106,11 @@ def activation(made: Subject) -> Answer:
     return Answer(found, BITWISE) if found else Answer("none", "no module is an MLP that a fit suits")
 
 
-USUAL = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
-
-
 def projections(made: Subject) -> Answer:
     """Class of an MLP -> names of its projections."""
     found: dict[str, dict[str, str]] = {}
     for _, module, fit in made.of(*MLPS):
-        names = {**USUAL, **{k: v for k, v in fit.options.items() if k in ("gate", "up", "down", "merged")}}
+        names = {**fits.PROJECTIONS, **{k: v for k, v in fit.options.items() if k in ("gate", "up", "down", "merged")}}
         wanted = {k: v for k, v in names.items() if v in module._modules}
         if wanted:
             found[type(module).__name__] = wanted

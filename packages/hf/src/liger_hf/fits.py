@@ -10,6 +10,9 @@ from typing import Any
 
 from liger import Fit
 
+PROJECTIONS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+"""What the projections of an MLP are for -> their usual names."""
+
 
 def rms_norm(*, cast: str, eps: str = "variance_epsilon", offset: float | None = None) -> Fit:
     """RMSNorm over the last dimension with a weight called ``weight``, or without one where the module has none.
@@ -133,7 +136,7 @@ def gated_mlp(
         unless: name of an attribute; where it is not 0 the module does more, and is left alone (gemma3n's sparsity).
     """
     op, options = _gated("gated_mlp", act)
-    usual = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj", "act_fn": "act_fn"}
+    usual = {**PROJECTIONS, "act_fn": "act_fn"}
     given = {"gate": gate, "up": up, "down": down, "act_fn": act_fn, "limit": limit, "unless": unless}
     names = {name: value for name, value in given.items() if value != usual.get(name)}
     if multipliers and names:

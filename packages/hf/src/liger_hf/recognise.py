@@ -29,7 +29,7 @@ from liger_hf.standin import held, plain
 Guess = tuple[Callable[..., Fit], dict[str, Any]]
 """A function of ``liger_hf.fits`` and its arguments."""
 WRITTEN_EPS = (1e-5, 1e-6)  # where upstream has no attribute (olmo)
-USUAL = {"gate_proj", "up_proj", "down_proj"}
+USUAL = set(fits.PROJECTIONS.values())
 EXPECTED = ("Norm", "MLP", "FeedForward", "Experts")
 """Words in the name of a class that tell that a fit could suit it, so that it is named also where parts are missing."""
 

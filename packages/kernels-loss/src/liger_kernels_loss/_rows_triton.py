@@ -99,8 +99,8 @@ def _tell(
         tell(word_ptr + 2, peak, best.to(tl.float32, bitcast=True))
     if LABEL:  # who has heard may find the label's column overwritten
         mine = (y >= first * BLOCK) & (y < (first + blocks) * BLOCK)
-        label = tl.where(mine, logit, 0.0)
-        tell(word_ptr + 3, label, label)
+        # beside a maximum, which is no nan of the caller's: one with the bits of UNWRITTEN would be waited for
+        tell(word_ptr + 3, tl.where(mine, logit, 0.0), top)
 
 
 @triton.jit
