@@ -17,7 +17,7 @@ from liger_kernels_loss._blocks_triton import block_sum, clear, columns, load, l
 
 # KL of beta = 0, tvd, KL of beta = 1, the others; the gradients of the last two hold logarithms
 FORWARD, VARIATION, REVERSE, BETWEEN = (tl.constexpr(i) for i in range(4))
-LOWEST = tl.constexpr(-1000.0)  # a log-prob whose probability is 0
+FAR = tl.constexpr(126.0)  # log2 p - log2 q where one of the two is 0, or both: it stands beside a factor 0
 NUMBERS = ["R", "blocks", "dy_stride", "ignore_index", "beta", "scale", "slope"]
 
 
@@ -39,12 +39,9 @@ def _whole(top, total, scale):
 
 
 @triton.jit
-def _mixture(lq, lp, beta):
-    """Log-probs -> q, p, and log2 q and log2 p above log2 m, m = beta * p + (1 - beta) * q."""
-    lq, lp = tl.maximum(lq, LOWEST), tl.maximum(lp, LOWEST)  # 0 times -inf would be nan
-    q, p = tl.exp2(lq), tl.exp2(lp)
-    lm = log2(beta * p + (1.0 - beta) * q)
-    return q, p, lq - lm, lp - lm
+def _mixture(apart, beta, FP32: tl.constexpr):
+    """log2 p - log2 q -> log2 m - log2 q, m = beta * p + (1 - beta) * q."""
+    return log2((1.0 - beta) + beta * tl.exp2(apart), FP32)
 
 
 @triton.jit
@@ -62,8 +59,10 @@ def _terms(lq, lp, beta, FORM: tl.constexpr):
         loss = tl.where(q == 0.0, 0.0, q * (lq - lp))
         pull = loss
     elif FORM == BETWEEN:
-        q, p, above, p_above = _mixture(lq, lp, beta)
-        loss, pull = p * p_above, q * above
+        apart = tl.maximum(lp - lq, -FAR)
+        apart = tl.where(apart < FAR, apart, FAR)  # of a nan too, as p and q are 0
+        m = _mixture(apart, beta, True)
+        loss, pull = tl.exp2(lp) * (apart - m), tl.exp2(lq) * -m
     else:
         q, p = tl.exp2(lq), tl.exp2(lp)
         loss = 0.5 * tl.abs(q - p)
@@ -78,18 +77,19 @@ def _sign(lq, lp):
 
 
 @triton.jit
-def _gradient(lq, lp, pull, beta, FORM: tl.constexpr):
-    """dloss/dz * temperature, logarithms to base 2; pull is the sum of q * g."""
+def _gradient(lq, lp, pull, beta, factor, FORM: tl.constexpr, FP32: tl.constexpr):
+    """dloss/dz * temperature * factor, logarithms to base 2; pull is the sum of q * g."""
     if FORM == FORWARD:
-        d = tl.exp2(lq) - tl.exp2(lp)
+        d = (tl.exp2(lq) - tl.exp2(lp)) * factor
     elif FORM == REVERSE:
         q = tl.exp2(lq)
-        d = tl.where(q == 0.0, 0.0, q * ((lq - lp) - pull))
+        d = tl.where(q == 0.0, 0.0, q * ((lq - lp) - pull)) * factor
     elif FORM == BETWEEN:
-        q, _, above, _ = _mixture(lq, lp, beta)
-        d = q * (above - pull)
+        apart = lp - lq
+        m = _mixture(tl.where(apart < FAR, apart, FAR), beta, FP32)  # of a nan too, as p and q are 0
+        d = tl.exp2(lq) * ((pull + m) * -factor)
     else:
-        d = tl.exp2(lq) * (_sign(lq, lp) - pull)
+        d = tl.exp2(lq) * ((_sign(lq, lp) - pull) * factor)
     return d
 
 
@@ -111,6 +111,7 @@ def _row(
     GRADIENT: tl.constexpr,
 ):
     unit = LN2 if FORM >= REVERSE else 1.0  # of the gradient
+    FP32: tl.constexpr = d_ptr is not None and d_ptr.dtype.element_ty == tl.float32
     BLOCK: tl.constexpr = DEPTH * THREADS * EACH
     within = columns(DEPTH, THREADS, EACH)
     q_top = tl.full((THREADS,), -float("inf"), tl.float32)
@@ -145,7 +146,7 @@ def _row(
             cols = (i if FORM != FORWARD else blocks - 1 - i) * BLOCK + within
             lq = (load(q_ptr, cols, cols < V, -float("inf"), True) - q_high) * scale - q_log
             lp = (load(p_ptr, cols, cols < V, -float("inf"), True) - p_high) * scale - p_log
-            d = _gradient(lq, lp, pull, beta, FORM) * (factor * unit)
+            d = _gradient(lq, lp, pull, beta, factor * unit, FORM, FP32)
             tl.store(d_ptr + cols, d.to(d_ptr.dtype.element_ty), mask=cols < V, eviction_policy="evict_first")
             if FORM == FORWARD and loss_ptr is not None:
                 losses += block_sum(_terms(lq, lp, beta, FORM)[0])

@@ -29,7 +29,7 @@ def _element(x, t, LOG_TARGET: tl.constexpr):
         p = exp(t)
         loss = p * (t - x)
     else:
-        entropy = tl.where(t == 0.0, 0.0, t * (log2(t) * LN2))
+        entropy = tl.where(t == 0.0, 0.0, t * (log2(t, True) * LN2))
         loss = tl.where(t < 0.0, float("nan"), entropy) - t * x  # of a negative number the logarithm above is not nan
     return loss, p
 
