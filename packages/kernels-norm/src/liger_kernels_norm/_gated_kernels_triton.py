@@ -179,7 +179,7 @@ def _backward(
         rstd = tl.load(rstd_ptr + rows, mask=valid, other=0.0)[:, None]
         x, xhat, z, wz, dy, act, slope = _load(dy_ptr, x_ptr, gate_ptr, at, mask, rstd, w, SILU, FIRST)
         mean = tl.sum(wz * xhat, axis=1)[:, None] / N
-        inner = (wz - xhat * mean) * rstd
+        inner = tl.fma(-mean, xhat, wz) * rstd
         _store(dx_ptr, dgate_ptr, at, mask, inner, x, xhat, w, dy, act, slope, FIRST)
         if dw_ptr is not None:
             dw += z * xhat
@@ -247,7 +247,7 @@ def _backward_wide(
         rstd = tl.load(rstd_ptr + rows, mask=valid, other=0.0)[:, None]
         mean = tl.load(mean_ptr + rows, mask=valid, other=0.0)[:, None]
         x, xhat, z, wz, dy, act, slope = _load(dy_ptr, x_ptr, gate_ptr, at, mask, rstd, w, SILU, FIRST)
-        inner = (wz - xhat * mean) * rstd
+        inner = tl.fma(-mean, xhat, wz) * rstd
         _store(dx_ptr, dgate_ptr, at, mask, inner, x, xhat, w, dy, act, slope, FIRST)
         dw += z * xhat
     if dw_ptr is not None:

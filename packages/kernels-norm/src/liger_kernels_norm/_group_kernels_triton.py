@@ -181,7 +181,7 @@ def _store_dx(
     dy = tl.load(dy_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
     x = tl.load(x_ptr + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
     xhat = (x - mean) * rstd
-    dx = (dy * _parameter(w_ptr, group, channels, G, CG, 1.0) - mean_b - xhat * mean_a) * rstd
+    dx = tl.fma(-mean_a, xhat, dy * _parameter(w_ptr, group, channels, G, CG, 1.0) - mean_b) * rstd
     tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=mask, eviction_policy="evict_first")
 
 

@@ -147,7 +147,7 @@ def _backward(
                 mean = tl.sum(g * xhat, axis=1)[:, None] / H
             else:
                 mean = tl.load(mean_ptr + rows, mask=valid, other=0.0)[:, None]
-            tl.store(dx_ptr + at, ((g - xhat * mean) * rstd).to(dx_ptr.dtype.element_ty), mask=mask)
+            tl.store(dx_ptr + at, (tl.fma(-mean, xhat, g) * rstd).to(dx_ptr.dtype.element_ty), mask=mask)
         p += dy * xhat
         s += dy
     split = (tl.program_id(0) % splits).to(tl.int64)

@@ -155,7 +155,7 @@ def _backward(  # noqa: C901
             if x_again_ptr is not None:
                 dy = tl.load(dy_again_ptr + at, mask=mask, other=0.0).to(tl.float32)
                 xhat = (tl.load(x_again_ptr + at, mask=mask, other=0.0).to(tl.float32) - mean) * rstd
-            dx = dy * scale - xhat * along
+            dx = tl.fma(-along, xhat, dy * scale)
             if mean_ptr is not None:
                 dx -= shift
             dx *= rstd

@@ -104,7 +104,7 @@ def _backward_parts(
             at = part * BLOCK + cols
             dy, xhat, w = _load_part(dy_again_ptr, x_again_ptr, w_again_ptr, start, at, mean, rstd, H)
             if dx_ptr is not None:
-                dx = (dy * w - xhat * along - shift) * rstd
+                dx = (tl.fma(-along, xhat, dy * w) - shift) * rstd
                 tl.store(dx_ptr + start + at, dx.to(dx_ptr.dtype.element_ty), mask=at < H)
             more_dw += (dw[part] + dy * xhat,)  # type: ignore[assignment]
             more_db += (db[part] + dy,)  # type: ignore[assignment]
