@@ -55,61 +55,57 @@ def _forward(
     HEAD: tl.constexpr,  # a row is HEAD columns and up to TAIL more: a power of two alone could be twice the row
     TAIL: tl.constexpr,
     ROWS: tl.constexpr,
-    STAGES: tl.constexpr,  # rows on their way through shared memory, the one at hand included
     LOG: tl.constexpr,
 ):
-    for tile in tl.range(tl.program_id(0), tl.cdiv(R, ROWS), tl.num_programs(0), num_stages=STAGES):
-        rows = (tile * tl.full((), ROWS, tl.int64) + tl.arange(0, ROWS))[:, None]
-        cols, mask = _columns(V, 0, HEAD, rows < R)
-        x = tl.load(x_ptr + rows * V + cols, mask=mask, other=-float("inf")).to(tl.float32)
-        top = tl.max(x, axis=1, keep_dims=True)
-        if TAIL:
-            tail_cols, tail_mask = _columns(V, HEAD, TAIL, rows < R)
-            tail = tl.load(x_ptr + rows * V + tail_cols, mask=tail_mask, other=-float("inf")).to(tl.float32)
-            top = tl.maximum(top, tl.max(tail, axis=1, keep_dims=True))
-            tail -= top
-        x -= top
-        total = tl.sum(exp(x), axis=1, keep_dims=True)
-        if TAIL:
-            total += tl.sum(exp(tail), axis=1, keep_dims=True)
-            y = _result(tail, total, LOG)
-            tl.store(y_ptr + rows * V + tail_cols, y.to(y_ptr.dtype.element_ty), mask=tail_mask)
-        tl.store(y_ptr + rows * V + cols, _result(x, total, LOG).to(y_ptr.dtype.element_ty), mask=mask)
+    rows = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    cols, mask = _columns(V, 0, HEAD, rows < R)
+    x = tl.load(x_ptr + rows * V + cols, mask=mask, other=-float("inf")).to(tl.float32)
+    top = tl.max(x, axis=1, keep_dims=True)
+    if TAIL:
+        tail_cols, tail_mask = _columns(V, HEAD, TAIL, rows < R)
+        tail = tl.load(x_ptr + rows * V + tail_cols, mask=tail_mask, other=-float("inf")).to(tl.float32)
+        top = tl.maximum(top, tl.max(tail, axis=1, keep_dims=True))
+        tail -= top
+    x -= top
+    total = tl.sum(exp(x), axis=1, keep_dims=True)
+    if TAIL:
+        total += tl.sum(exp(tail), axis=1, keep_dims=True)
+        y = _result(tail, total, LOG)
+        tl.store(y_ptr + rows * V + tail_cols, y.to(y_ptr.dtype.element_ty), mask=tail_mask)
+    tl.store(y_ptr + rows * V + cols, _result(x, total, LOG).to(y_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["R", "blocks"])
+@triton.jit(do_not_specialize=["blocks"])
 def _forward_wide(
     x_ptr,  # (R, V)
     y_ptr,  # (R, V)
-    R,
     blocks,  # ceil(V / (DEPTH * LANES)); as a constant it makes LLVM unroll the loops until they spill
     V: tl.constexpr,
     DEPTH: tl.constexpr,  # a thread has the same lanes of each: one new maximum for DEPTH values
     LANES: tl.constexpr,
     LOG: tl.constexpr,
 ):
+    start = tl.program_id(0) * tl.full((), V, tl.int64)
     within = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
-    for row in range(tl.program_id(0), R, tl.num_programs(0)):
-        start = row * tl.full((), V, tl.int64)
-        top = tl.full((LANES,), -float("inf"), tl.float32)
-        total = tl.zeros((LANES,), tl.float32)
-        for i in range(blocks):
-            cols = i * (DEPTH * LANES) + within
-            at = x_ptr + start + cols
-            x = tl.load(at, mask=cols < V, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
-            higher = tl.maximum(top, tl.max(x, axis=0))
-            base = tl.where(higher == -float("inf"), 0.0, higher)  # so far only -inf: exp of -inf, not of nan
-            total = total * exp(top - base) + tl.sum(exp(x - base[None, :]), axis=0)
-            top = higher
-        highest = tl.max(top, axis=0)
-        base = tl.where(highest == -float("inf"), 0.0, highest)
-        sums = tl.sum(total * exp(top - base), axis=0)
-        for i in range(blocks):  # backwards: the end of the row is what the nearest cache still holds
-            cols = (blocks - 1 - i) * (DEPTH * LANES) + within
-            at = x_ptr + start + cols
-            x = tl.load(at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            y = _result(x - highest, sums, LOG).to(y_ptr.dtype.element_ty)
-            tl.store(y_ptr + start + cols, y, mask=cols < V, eviction_policy="evict_first")
+    top = tl.full((LANES,), -float("inf"), tl.float32)
+    total = tl.zeros((LANES,), tl.float32)
+    for i in range(blocks):
+        cols = i * (DEPTH * LANES) + within
+        at = x_ptr + start + cols
+        x = tl.load(at, mask=cols < V, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
+        higher = tl.maximum(top, tl.max(x, axis=0))
+        base = tl.where(higher == -float("inf"), 0.0, higher)  # so far only -inf: exp of -inf, not of nan
+        total = total * exp(top - base) + tl.sum(exp(x - base[None, :]), axis=0)
+        top = higher
+    highest = tl.max(top, axis=0)
+    base = tl.where(highest == -float("inf"), 0.0, highest)
+    sums = tl.sum(total * exp(top - base), axis=0)
+    for i in range(blocks):  # backwards: the end of the row is what the nearest cache still holds
+        cols = (blocks - 1 - i) * (DEPTH * LANES) + within
+        at = x_ptr + start + cols
+        x = tl.load(at, mask=cols < V, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        y = _result(x - highest, sums, LOG).to(y_ptr.dtype.element_ty)
+        tl.store(y_ptr + start + cols, y, mask=cols < V, eviction_policy="evict_first")
 
 
 @triton.jit(do_not_specialize=["R"])

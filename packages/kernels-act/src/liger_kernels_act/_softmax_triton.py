@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -30,10 +29,9 @@ from liger_kernels_act._softmax_kernels_triton import (
     _forward_wide,
 )
 
-HELD = 16384  # columns up to which a program holds a row in registers, and leaves when it has written it
-STREAMED = 32768  # up to which it still does, and takes one row after another: the next are on their way meanwhile
-WIDE = 65536  # up to which the forward reads a row twice; above it a team of programs shares the row
-AGAIN = 65536  # bytes of a row up to which the backward reads it twice; one whose loads are not wide is shared as well
+HELD = 16384  # columns up to which a program holds a row in registers
+WIDE = 262144  # bytes of a row up to which the forward reads it twice; above it a team of programs shares the row
+AGAIN = 65536  # up to which the backward does; a row whose loads are not wide is shared as well
 TILE = 4096  # elements of one program of narrow rows: 8 KB in bf16
 VALUES = 32  # 16-bit values of a row that a thread holds: four 16-byte loads
 
@@ -48,23 +46,18 @@ def _held_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str, 
     return {**parts, "num_warps": min(device.most_warps, max(4, width // (device.lanes * values)))}
 
 
-@functools.cache
-def _streamed_stages(V: int, itemsize: int, device: GPU) -> int:
-    """Rows at a time, up to three, in shared memory, whose last 4 KB are for the reductions; 0 if not even two fit."""
-    fit = (device.shared - 4096) // (V * itemsize)
-    return 0 if V > STREAMED or V % 8 or fit < 1 else 1 + min(2, fit)
-
-
 @settings(DEPTH=(1, 2, 4, 8, 16), num_warps=(8, 16, 32))
 def _forward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_forward_wide``.
 
-    Two rows on a multiprocessor, of which one loads while the other stores. With odd V each value is loaded and masked
-    alone, which takes registers.
+    Few registers, so that other rows load while one is stored. On an H200 rows of 32768, 65536 and 131072 columns take
+    141, 279 and 539 us with 2, 4 and 8 loads of 16 bytes a thread and step, and 16, 16 and 32 warps; with programs that
+    go on to further rows 154, 286 and 579. Other GPUs spill 8 loads. With odd V each value is loaded and masked alone,
+    which takes registers.
     """
-    warps = device.most_warps // 2
-    depth = 8 // max(itemsize, 2) // (4 if V % 2 else 1)
-    return {"DEPTH": max(1, depth), "LANES": warps * device.lanes * 8, "num_warps": warps}
+    warps = device.most_warps // (2 if V <= 65536 else 1)
+    depth = next_power_of_2(V) // 8192 // max(itemsize, 2) // (4 if V % 2 else 1)
+    return {"DEPTH": min(8 if device.name == "sm90" else 4, max(1, depth)), "LANES": warps * device.lanes * 8, "num_warps": warps}
 
 
 @settings(num_warps=(8, 16, 32))
@@ -80,36 +73,37 @@ def _shared_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str
 
 
 @cached
-def _forward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int, int, tuple[int, ...]]:
-    """The launch, the rows of a program, the most programs, 0 for any number, and further numbers."""
-    stages = 1 if V <= HELD else _streamed_stages(V, itemsize, device)
-    if stages:
-        chosen = _held_settings(V, itemsize, 1, device)
-        most = 0 if V <= HELD else device.processors
-        return prepare(_forward, V=V, STAGES=stages, LOG=log, **chosen), chosen["ROWS"], most, ()
-    chosen = _forward_wide_settings(V, itemsize, device)
-    blocks = ceil_div(V, chosen["DEPTH"] * chosen["LANES"])
-    return prepare(_forward_wide, V=V, **chosen, LOG=log), 1, 0, (blocks,)
+def _forward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int, int]:
+    """The launch, the rows of a program, and the most programs, 0 for any number."""
+    chosen = _held_settings(V, itemsize, 1, device)
+    return prepare(_forward, V=V, LOG=log, **chosen), chosen["ROWS"], 0
 
 
 @cached
-def _backward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int, int, tuple[int, ...]]:
+def _forward_wide_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int]:
+    """The launch, and the blocks of a row."""
+    chosen = _forward_wide_settings(V, itemsize, device)
+    return prepare(_forward_wide, V=V, LOG=log, **chosen), ceil_div(V, chosen["DEPTH"] * chosen["LANES"])
+
+
+@cached
+def _backward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int, int]:
     """As ``_forward_plan``."""
     if V <= HELD:
         chosen = _held_settings(V, itemsize, 2, device)
-        return prepare(_backward, V=V, LOG=log, **chosen), chosen["ROWS"], 0, ()
+        return prepare(_backward, V=V, LOG=log, **chosen), chosen["ROWS"], 0
     chosen = _backward_wide_settings(V, itemsize, device)
-    return prepare(_backward_wide, V=V, LOG=log, **chosen), 1, 2 * device.processors, ()
+    return prepare(_backward_wide, V=V, LOG=log, **chosen), 1, 2 * device.processors
 
 
-def _launch(plan: Callable[..., tuple[Launch, int, int, tuple[int, ...]]], log: bool, *tensors: torch.Tensor) -> None:
+def _launch(plan: Callable[..., tuple[Launch, int, int]], log: bool, *tensors: torch.Tensor) -> None:
     """``tensors`` (..., V), contiguous."""
     x = tensors[0]
     V = x.shape[-1]
-    kernel, rows, most, numbers = plan(V, x.element_size(), log, gpu(x.device))
+    kernel, rows, most = plan(V, x.element_size(), log, gpu(x.device))
     R = x.numel() // max(V, 1)
     programs = ceil_div(R, rows)
-    kernel((min(programs, most) if most else programs,), tensors, (R, *numbers))
+    kernel((min(programs, most) if most else programs,), tensors, (R,))
 
 
 def _launch_shared(kernel: Any, log: bool, *tensors: torch.Tensor) -> None:
@@ -141,9 +135,13 @@ def _forward_fake(x: torch.Tensor, log: bool) -> torch.Tensor:
 @private_op("softmax_forward", _forward_fake)
 def _launch_forward(x: torch.Tensor, log: bool) -> torch.Tensor:
     """x (..., V) of any strides -> y (..., V) contiguous."""
+    V, size = x.shape[-1], x.element_size()
     x, y = x.contiguous(), _forward_fake(x, log)
-    if x.shape[-1] > WIDE:
+    if V * size > WIDE:
         _launch_shared(_forward_shared, log, x, y)
+    elif V > HELD:
+        forward, blocks = _forward_wide_plan(V, size, log, gpu(x.device))
+        forward((x.numel() // V,), (x, y), (blocks,))
     else:
         _launch(_forward_plan, log, x, y)
     return y

@@ -18,7 +18,7 @@ from liger_kernels_loss._blocks_triton import block_sum, clear, columns, load, l
 # KL of beta = 0, tvd, KL of beta = 1, the others; the gradients of the last two hold logarithms
 FORWARD, VARIATION, REVERSE, BETWEEN = (tl.constexpr(i) for i in range(4))
 FAR = tl.constexpr(126.0)  # log2 p - log2 q where one of the two is 0, or both: it stands beside a factor 0
-NUMBERS = ["R", "blocks", "dy_stride", "ignore_index", "beta", "scale", "slope"]
+NUMBERS = ["blocks", "dy_stride", "ignore_index", "beta", "scale", "slope"]
 
 
 # -- One row -----------------------------------------------------------------------------------------------------------
@@ -165,7 +165,6 @@ def divergences(
     dy_ptr,  # (R,) fp32 with any stride, 0 for one number; or None for ones
     loss_ptr,  # (R,) fp32 or None
     d_ptr,  # (R, V) or None
-    R,
     blocks,  # ceil(V / (DEPTH * THREADS * EACH)); as a constant it makes LLVM unroll the loops until they spill
     dy_stride,
     ignore_index,
@@ -179,22 +178,22 @@ def divergences(
     FORM: tl.constexpr,
     GRADIENT: tl.constexpr,
 ):
-    for row in range(tl.program_id(0), R, tl.num_programs(0)):
-        start = row * tl.full((), V, tl.int64)
-        ignored = False
-        if target_ptr is not None:
-            ignored = tl.load(target_ptr + row) == ignore_index
-        if ignored:
-            if loss_ptr is not None:
-                tl.store(loss_ptr + row, 0.0)
-            if GRADIENT:
-                clear(d_ptr + start, 0, blocks, V, DEPTH, THREADS, EACH)
-        else:
-            factor = slope
-            if dy_ptr is not None:
-                factor = slope * tl.load(dy_ptr + row * dy_stride)
-            _row(
-                student_ptr + start, teacher_ptr + start, loss_ptr + row if loss_ptr is not None else None,
-                d_ptr + start if GRADIENT else None, factor,
-                blocks, beta, scale, V, DEPTH, THREADS, EACH, FORM, GRADIENT,
-            )  # fmt: skip
+    row = tl.program_id(0)
+    start = row * tl.full((), V, tl.int64)
+    ignored = False
+    if target_ptr is not None:
+        ignored = tl.load(target_ptr + row) == ignore_index
+    if ignored:
+        if loss_ptr is not None:
+            tl.store(loss_ptr + row, 0.0)
+        if GRADIENT:
+            clear(d_ptr + start, 0, blocks, V, DEPTH, THREADS, EACH)
+    else:
+        factor = slope
+        if dy_ptr is not None:
+            factor = slope * tl.load(dy_ptr + row * dy_stride)
+        _row(
+            student_ptr + start, teacher_ptr + start, loss_ptr + row if loss_ptr is not None else None,
+            d_ptr + start if GRADIENT else None, factor,
+            blocks, beta, scale, V, DEPTH, THREADS, EACH, FORM, GRADIENT,
+        )  # fmt: skip

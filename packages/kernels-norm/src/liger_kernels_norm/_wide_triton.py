@@ -1,4 +1,4 @@
-"""Triton kernels of the norms, for rows too wide for a program to hold: they are read more than once, then from L2."""
+"""Triton kernels of the norms for rows that are read more than once, then from a cache."""
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 # mypy: disallow-incomplete-defs=False, warn-unused-ignores=False
@@ -36,7 +36,7 @@ def _forward_wide(
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, H, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        x = load_sum(x_ptr, r_ptr, s_ptr, row * H + cols, cols < H)
+        x = load_sum(x_ptr, r_ptr, s_ptr, row * H + cols, cols < H, "evict_last")
         total += square(x, CAST, dtype) if mean_ptr is None else x
     mean = 0.0
     if mean_ptr is not None:
@@ -45,13 +45,15 @@ def _forward_wide(
         total = tl.zeros((BLOCK,), tl.float32)
         for start in range(0, H, BLOCK):
             cols = start + tl.arange(0, BLOCK)
-            x = tl.load(z_ptr + row * H + cols, mask=cols < H, other=0.0).to(tl.float32) - mean
+            x = tl.load(z_ptr + row * H + cols, mask=cols < H, other=0.0, eviction_policy="evict_last")
+            x = x.to(tl.float32) - mean
             total += tl.where(cols < H, x * x, 0.0)
     rstd = reciprocal_root(tl.sum(total, axis=0), eps, TERMS, CAST, dtype)
     tl.store(rstd_ptr + row, rstd)
     for start in range(0, H, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        x = tl.load(z_ptr + row * H + cols, mask=cols < H, other=0.0).to(tl.float32) - mean
+        x = tl.load(z_ptr + row * H + cols, mask=cols < H, other=0.0, eviction_policy="evict_first")
+        x = x.to(tl.float32) - mean
         y = normalise(x, rstd, CAST, dtype) * load_scale(w_ptr, head * H + cols, cols < H, offset)
         if b_ptr is not None:
             y += tl.load(b_ptr + head * H + cols, mask=cols < H, other=0.0).to(tl.float32)

@@ -90,7 +90,7 @@ def assert_contract(
     seeds = random_like(flat(reference(*inputs, **options)), loss=1.0)
     samples = [sample(reference, inputs, options, seeds)]
     exact = all(t.dtype == torch.float64 for t in inputs if t is not None and t.dtype.is_floating_point)
-    for index in range(1, _sample_count(inputs, samples[0][0], exact)):
+    for index in range(1, _sample_count(inputs, samples[0][0])):
         eager, truth = sample(reference, *_neighbour(index, inputs, options, seeds))
         samples.append((eager, samples[0][1] if exact else truth))
     if callable(actual):
@@ -197,10 +197,10 @@ def sample(
     return eager, evaluate(reference, [wide(t) for t in inputs], widened, [s.double() for s in seeds])
 
 
-def _sample_count(inputs: Inputs, eager: Results, exact: bool) -> int:
+def _sample_count(inputs: Inputs, eager: Results) -> int:
     results = [*eager.outputs, *(g for g in eager.gradients.values() if g is not None)]
     if all(t.dim() and t.shape[-1] >= ENOUGH for t in results if t.numel()):
-        return 4 if exact or any(t.element_size() == 2 for t in results) else 1  # 4 for the bias
+        return 4  # a row of softmax may have one value that counts, where eager's rounding is luck
     return NEIGHBOURS if sum(t.numel() for t in inputs if t is not None) <= 2**20 else 4
 
 
