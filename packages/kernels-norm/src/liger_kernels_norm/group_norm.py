@@ -71,11 +71,12 @@ def group_norm(
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> import liger, torch
-    >>> x = torch.tensor([[[1.0, 3.0], [10.0, 30.0]]])  # one sample, two channels, two positions
-    >>> liger.ops.group_norm(x, num_groups=2, eps=0.0)
-    tensor([[[-1.,  1.],
-             [-1.,  1.]]])
+    Example:
+        >>> import liger, torch
+        >>> x = torch.tensor([[[1.0, 3.0], [10.0, 30.0]]])  # one sample, two channels, two positions
+        >>> liger.ops.group_norm(x, num_groups=2, eps=0.0)
+        tensor([[[-1.,  1.],
+                 [-1.,  1.]]])
     """
     eps = check_eps("group_norm", eps)
     check_input("group_norm", x, 2)

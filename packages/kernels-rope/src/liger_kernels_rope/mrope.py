@@ -96,10 +96,13 @@ def mrope(
             ``sections`` are no integers.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> q = k = torch.ones(1, 1, 1, 6)
-    >>> cos, sin = torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1, 1).expand(3, 1, 1, 6), torch.zeros(3, 1, 1, 6)
-    >>> mrope(q, k, cos, sin, sections=(1, 1, 1))[0]
-    tensor([[[[1., 2., 3., 1., 2., 3.]]]])
+    Example:
+        >>> import torch
+        >>> from liger.ops import mrope
+        >>> q = k = torch.ones(1, 1, 1, 6)
+        >>> cos, sin = torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1, 1).expand(3, 1, 1, 6), torch.zeros(3, 1, 1, 6)
+        >>> mrope(q, k, cos, sin, sections=(1, 1, 1))[0]
+        tensor([[[[1., 2., 3., 1., 2., 3.]]]])
     """
     batch, length, width = check_heads("mrope", q, k, unsqueeze_dim)
     if batch is None:

@@ -113,10 +113,13 @@ def qk_norm_rope(
             has another dtype than cos.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> q, k, weight = torch.tensor([[[[3.0, 0.0]]]]), torch.tensor([[[[0.0, 5.0]]]]), torch.ones(2)
-    >>> cos, sin = torch.zeros(1, 1, 2), torch.ones(1, 1, 2)  # a quarter turn
-    >>> qk_norm_rope(q, k, weight, weight, cos, sin)
-    (tensor([[[[0.0000, 1.4142]]]]), tensor([[[[-1.4142,  0.0000]]]]))
+    Example:
+        >>> import torch
+        >>> from liger.ops import qk_norm_rope
+        >>> q, k, weight = torch.tensor([[[[3.0, 0.0]]]]), torch.tensor([[[[0.0, 5.0]]]]), torch.ones(2)
+        >>> cos, sin = torch.zeros(1, 1, 2), torch.ones(1, 1, 2)  # a quarter turn
+        >>> qk_norm_rope(q, k, weight, weight, cos, sin)
+        (tensor([[[[0.0000, 1.4142]]]]), tensor([[[[-1.4142,  0.0000]]]]))
     """
     op = "qk_norm_rope"
     check_choice(op, "cast", cast, CASTS)

@@ -137,10 +137,13 @@ def rope(
         TypeError: a tensor is not floating or lies on another device than q, or sin has another dtype than cos.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 2.0]]]])
-    >>> cos, sin = torch.zeros(1, 1, 2), torch.ones(1, 1, 2)  # a quarter turn
-    >>> rope(q, k, cos, sin)
-    (tensor([[[[0., 1.]]]]), tensor([[[[-2.,  0.]]]]))
+    Example:
+        >>> import torch
+        >>> from liger.ops import rope
+        >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 2.0]]]])
+        >>> cos, sin = torch.zeros(1, 1, 2), torch.ones(1, 1, 2)  # a quarter turn
+        >>> rope(q, k, cos, sin)
+        (tensor([[[[0., 1.]]]]), tensor([[[[-2.,  0.]]]]))
     """
     check_choice("rope", "layout", layout, LAYOUTS)
     check_choice("rope", "tables", tables, TABLES)

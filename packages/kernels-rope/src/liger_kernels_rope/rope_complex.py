@@ -60,9 +60,12 @@ def rope_complex(
         TypeError: q or k is not floating, freqs are not complex64, or a tensor lies on another device than q.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 2.0]]]])
-    >>> rope_complex(q, k, torch.tensor([[[1j]]]))
-    (tensor([[[[0., 1.]]]]), tensor([[[[-2.,  0.]]]]))
+    Example:
+        >>> import torch
+        >>> from liger.ops import rope_complex
+        >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 2.0]]]])
+        >>> rope_complex(q, k, torch.tensor([[[1j]]]))
+        (tensor([[[[0., 1.]]]]), tensor([[[[-2.,  0.]]]]))
     """
     batch, length, width = check_heads("rope_complex", q, k, unsqueeze_dim)
     check_tensor("rope_complex", "freqs", freqs)
