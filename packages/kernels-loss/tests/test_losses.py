@@ -163,16 +163,17 @@ def test_narrow_labels_are_compared_as_numbers(op: str, kernel: str) -> None:
     names = inspect.signature(load(registry().op(op).reference)).parameters
     wide, narrow, at = torch.randn(3, 1000), torch.randn(3, 4), torch.arange(6).view(3, 2)
     given = {
-        **{
-            "logits": wide,
-            "student": wide,
-            "teacher": torch.randn(3, 1000),
-            "topk_logprobs": -1.0 - at,
-            "topk_indices": at,
-        },
-        **{"hidden": narrow, "student_hidden": narrow, "teacher_hidden": narrow},
+        "logits": wide,
+        "student": wide,
+        "teacher": torch.randn(3, 1000),
+        "topk_logprobs": -1.0 - at,
+        "topk_indices": at,
+        **dict.fromkeys(("hidden", "student_hidden", "teacher_hidden"), narrow),
         **{f"{whose}weight": torch.randn(1000, 4) for whose in ("student_", "teacher_", "")},
-        **{"check_labels": True, "hard_weight": 0.5, "reduction": "none", "group": "self"},
+        "check_labels": True,
+        "hard_weight": 0.5,
+        "reduction": "none",
+        "group": "self",
     }
     if "logits" in names:
         del given["weight"]
