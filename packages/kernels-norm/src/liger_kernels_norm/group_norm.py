@@ -30,12 +30,16 @@ def group_norm_reference(
     num_groups: int = 32,
     eps: float = 1e-5,
 ) -> torch.Tensor:
-    """torch's own, of fp32 values; it has the bits of torch's in 16-bit dtypes too."""
+    """torch's own, of fp32 values; it has the bits of torch's in 16-bit dtypes too.
+
+    Where torch's backward fails it is asked in another way: with a bias alone, and on the CPU, where the process ends,
+    with a frozen x that has its channels last.
+    """
     w, b = (None if t is None else acc(t) for t in (weight, bias))
     if w is None and b is not None:
-        w = torch.ones_like(b, requires_grad=False)  # torch's backward of a bias alone fails
+        w = torch.ones_like(b)
     if x.numel():
-        return torch.group_norm(acc(x), num_groups, w, b, eps).to(x.dtype)
+        return torch.group_norm(acc(x).reshape(*x.shape[:2], -1), num_groups, w, b, eps).to(x.dtype).view(x.shape)
     shape = (
         -1,
         *(1,) * (x.dim() - 2),
