@@ -16,7 +16,7 @@ Shapes: q (B, Nq, T, D), k (B, Nk, T, D), with ``unsqueeze_dim=2`` heads behind 
 D_rot = 2 * sum(sections) <= D.
 Precision: as ``rope`` with ``cast="none"``: products and sum rounded to the dtype promoted from x and cos. Choosing a
 table rounds nothing, so a kernel has the bits of upstream, which gathers one table first.
-Memory: no gathered table; results and gradients have the strides of their input.
+Memory: no gathered table; results and gradients have the strides of their input, as in ``rope``.
 Gradients: those of ``rope``. cos and sin get none, and are refused if they require one: no model trains them.
 """
 

@@ -20,7 +20,7 @@ cast           what is rounded                                                  
 The offset is added in fp32. n is rounded before it is turned; the products of the rotation and their sum are rounded to
 the dtype promoted from n and cos.
 Memory: nothing is kept but the arguments; the backward computes rms and n again. Results and gradients have the strides
-of their input.
+of their input, as in ``rope``.
 Gradients: with g = the transposed rotation of dy in fp32, xhat = x/rms: dx = (h - xhat * mean(h * xhat)) / rms,
 h = g * (offset + w); dw = sum over tokens and heads of g * xhat, in fp32, in a fixed order. cos and sin get none, and
 are refused if they require one.

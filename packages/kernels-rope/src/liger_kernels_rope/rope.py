@@ -30,8 +30,8 @@ cast      both products and their sum are rounded to                           t
                                                                                                          vision towers
 ========  ===================================================================  ========================  ============
 
-Memory: outputs and gradients have the strides of their input (if it is dense), so a transposed view of a projection
-gets a gradient that the projection's backward reads without a copy.
+Memory: outputs and gradients have the strides of their input, if it is dense and the columns of a head are neighbours,
+so a transposed view of a projection gets a gradient that the projection's backward reads without a copy.
 Gradients: the transposed rotation, dx1 = dy1 * c1 + dy2 * s2, dx2 = dy2 * c2 - dy1 * s1, each product rounded to the
 input's dtype unless ``cast="fp32"``. cos and sin get theirs in plain torch, if they require one.
 """

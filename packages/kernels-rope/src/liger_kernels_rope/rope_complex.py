@@ -6,7 +6,8 @@ Source: Su et al. 2021, "RoFormer", eq. 13; the form of llama4 (text and vision)
 Shapes: q (B, Nq, T, D), k (B, Nk, T, D), with ``unsqueeze_dim=2``, as in llama4, heads behind tokens; freqs
 (B or 1, T, D / 2) complex64; without a batch as in ``rope``.
 Precision: in float32, rounded once to x's dtype. A kernel rounds each product; eager on a GPU may not.
-Memory: freqs are read as they are, two numbers side by side; results and gradients have the strides of their input.
+Memory: freqs are read as they are, two numbers side by side; results and gradients have the strides of their input, as
+in ``rope``.
 Gradients: dx = dy times the conjugate of freqs. freqs get none, and are refused if they require one: no model trains
 them.
 """
