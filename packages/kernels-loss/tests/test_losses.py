@@ -259,7 +259,7 @@ def zero_of(zero: object) -> Tensor:
     return zero if isinstance(zero, Tensor) else torch.tensor(zero)
 
 
-@pytest.mark.parametrize("classes", [1, 97, 1025, 32769, 129919])
+@pytest.mark.parametrize("classes", [1, 97, 1025, 32769, 129919, 262147])
 @pytest.mark.parametrize(("op", "kernel"), FUSED)
 def test_c02_no_log_prob_above_0(op: str, kernel: str, classes: int, device: str) -> None:
     inputs = make(op, 3, classes, device)
