@@ -24,6 +24,8 @@ from liger.swap import forward
 from liger.testing import count_ops
 from liger.testing.models import Pair, expect_equal_step, expect_unchanged, find, snapshot, step
 from liger_hf import rope
+from liger_hf.head import LossCall
+from liger_kernels_loss import _chunked
 
 
 @pytest.fixture
@@ -93,6 +95,32 @@ def test_options_change_the_result_and_with_wins_over_autopatch(pair):
     with liger.options(linear_cross_entropy={"z_loss": 0.0}):
         assert float(step(model, **pair.batch())[0]) == pytest.approx(plain, rel=1e-5)
     assert float(step(model, **pair.batch())[0]) == penalised
+
+
+def test_labels_on_the_host_leave_ignored_rows_out_of_the_head(pair, monkeypatch):
+    seen = []
+    inner = _chunked.head
+    monkeypatch.setattr(_chunked, "head", lambda h, *args, **kwargs: seen.append(len(h)) or inner(h, *args, **kwargs))
+    plain, patched = pair.both()
+    batch = pair.batch(ignored=9)
+    batch["labels"] = batch["labels"].cpu()
+    expect_equal_step(plain, patched, **batch)
+    assert sum(seen) == int((batch["labels"][:, 1:] != -100).sum()) < batch["labels"].numel() / 2
+
+
+def test_c14_sums_over_parts_of_a_sequence_add_up(pair):
+    """With ``shift_labels`` a part knows the label of its last token, which lies in the next one."""
+    model = pair.plain()
+    liger.autopatch(model)
+    ids = torch.randint(0, 97, (2, 9), device=pair.device)
+    shifted = torch.nn.functional.pad(ids, (0, 1), value=-100)[:, 1:]
+    hidden = model.model(ids).last_hidden_state
+    whole = model(ids, labels=ids, num_items_in_batch=1).loss
+    total = 0.0
+    for at in (slice(5), slice(5, 9)):
+        call = LossCall(ids[:, at], shifted[:, at], 1, -100, logit_scale=1.0, softcap=None, accuracy=False)
+        total += float(model.lm_head(hidden[:, at], call)[0])
+    assert total == pytest.approx(float(whole), rel=1e-5)
 
 
 def test_prefer_reaches_the_ops_and_with_wins(pair):

@@ -193,6 +193,27 @@ def test_huge_gates_are_what_upstream_makes_of_them(op: str, device: str) -> Non
     assert y[5].isnan()
 
 
+@pytest.mark.triton
+@pytest.mark.parametrize(
+    ("op", "options"),
+    [
+        ("silu_mul", {}),
+        ("gelu_mul", {}),
+        ("gelu_mul", {"approximate": "none"}),
+        ("silu_mul_clamped", {"limit": math.inf, "up_offset": 0.0}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_slopes_of_huge_gates_are_0_or_1(op: str, options: dict[str, float], dtype: torch.dtype, device: str) -> None:
+    """Powers of the gate overflow, torch's own too; what they are multiplied with is 0."""
+    sizes = torch.tensor([20.0, 300.0, 2e19, 3e13, 2.5e38, 3.3e38], device=device)
+    gate = torch.cat((sizes, -sizes)).to(dtype).requires_grad_()
+    (slope,) = torch.autograd.grad(
+        getattr(ops, op)(gate, torch.ones_like(gate), **options, kernel="triton").sum(), gate
+    )
+    torch.testing.assert_close(slope, (gate > 0).to(dtype), rtol=0, atol=1e-7)
+
+
 def test_modules(device: str) -> None:
     gate, up = torch.randn(2, 4, device=device), torch.randn(2, 4, device=device)
     assert torch.equal(liger.nn.SiLUMul()(gate, up), ops.silu_mul(gate, up))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +16,19 @@ from torch import Tensor
 
 import liger
 from liger import ops
+from liger.declare import load
+from liger.registry import registry
 from liger.testing import assert_contract, no_writes
 from liger_kernels_loss.cross_entropy import cross_entropy_reference
 from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy_reference
+from liger_kernels_loss.plugin import DECLARED
 
 LINEAR = ("reference", "torch", "triton")
 PLAIN = ("reference", "triton")
 BOTH = [("cross_entropy", k) for k in PLAIN] + [("linear_cross_entropy", k) for k in LINEAR]
 FUSED = [pair for pair in BOTH if pair[1] != "reference"]
+WITH_LABELS = [op.name for op in DECLARED if isinstance(op, liger.Op) and "ignore_index" in op.options]
+EVERY_LABEL = [(k.op, k.name) for op in WITH_LABELS for k in registry().kernels(op) if k.name != "triton"]
 MIXES: list[dict[str, Any]] = [
     {"label_smoothing": 0.2, "softcap": 3.0, "logit_scale": 1.7, "z_loss": 0.05},
     {"label_smoothing": 1.0, "logit_scale": -0.5, "reduction": "sum"},
@@ -151,6 +157,35 @@ def test_any_integer_labels(op: str, kernel: str, integer: torch.dtype, device: 
     assert torch.equal(call(op, kernel)(inputs, target.to(integer)), call(op, kernel)(inputs, target))
 
 
+@pytest.mark.parametrize(("op", "kernel"), EVERY_LABEL)
+def test_narrow_labels_are_compared_as_numbers(op: str, kernel: str) -> None:
+    """156 is no ignored -100, though it is in eight bits, and 250 is below 1000, which is 232 there."""
+    names = inspect.signature(load(registry().op(op).reference)).parameters
+    wide, narrow, at = torch.randn(3, 1000), torch.randn(3, 4), torch.arange(6).view(3, 2)
+    given = {
+        "logits": wide,
+        "student": wide,
+        "teacher": torch.randn(3, 1000),
+        "topk_logprobs": -1.0 - at,
+        "topk_indices": at,
+        **dict.fromkeys(("hidden", "student_hidden", "teacher_hidden"), narrow),
+        **{f"{whose}weight": torch.randn(1000, 4) for whose in ("student_", "teacher_", "")},
+        "check_labels": True,
+        "hard_weight": 0.5,
+        "reduction": "none",
+        "group": "self",
+    }
+    if "logits" in names:
+        del given["weight"]
+    given = {name: value for name, value in given.items() if name in names}
+    target = torch.tensor([5, 156, 250])
+    fn = getattr(ops, op)
+    found, expected = (fn(target=y, kernel=kernel, **given) for y in (target.to(torch.uint8), target))
+    for a, b in zip(*((x,) if isinstance(x, Tensor) else x for x in (found, expected)), strict=True):
+        assert torch.equal(a, b)
+    assert (expected if isinstance(expected, Tensor) else expected[0]).all()
+
+
 @pytest.mark.triton
 @given(
     shape=st.lists(st.integers(0, 4), max_size=3).map(tuple),
@@ -224,7 +259,7 @@ def zero_of(zero: object) -> Tensor:
     return zero if isinstance(zero, Tensor) else torch.tensor(zero)
 
 
-@pytest.mark.parametrize("classes", [1, 97, 1025, 32769, 129919])
+@pytest.mark.parametrize("classes", [1, 97, 1025, 32769, 129919, 262147])
 @pytest.mark.parametrize(("op", "kernel"), FUSED)
 def test_c02_no_log_prob_above_0(op: str, kernel: str, classes: int, device: str) -> None:
     inputs = make(op, 3, classes, device)

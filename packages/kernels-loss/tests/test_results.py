@@ -181,7 +181,7 @@ def test_returns(op: str, kernel: str, reduction: str, device: str) -> None:
 def test_what_is_not_asked_for_is_none(op: str, kernel: str, device: str) -> None:
     inputs, target = leaves(op, 3, 7, device), torch.tensor([0, 1, 2], device=device)
     assert isinstance(call(op, kernel, inputs, target), Tensor)
-    got = call(op, kernel, inputs, target, returns=["entropy"])
+    got = call(op, kernel, inputs, target, returns=["entropy"], z_loss=0.1)
     assert [name for name, value in got._asdict().items() if value is not None] == ["loss", "entropy"]
 
 

@@ -63,7 +63,7 @@ def test_is_log_softmax_of_the_logits(kernel: str, device: str) -> None:
 
 @every_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("classes", [1, 97, 1025, 129919])
+@pytest.mark.parametrize("classes", [1, 97, 1025, 129919, 262147])
 def test_c02_no_log_prob_above_0(kernel: str, classes: int, dtype: torch.dtype, device: str) -> None:
     """Also of labels with all the probability."""
     hidden, weight, _ = make(3, classes, device, dtype)

@@ -68,6 +68,8 @@ class Case(NamedTuple):
             target = normal(rows, classes).softmax(-1)
         class_weight = 0.1 + normal(classes).abs() if "class weights" in self.extras else None
         token_weight = normal(rows).abs() if "token weights" in self.extras else None
+        if "bytes" in self.extras:
+            target = target.clamp(0, 255).to(torch.uint8)
         leaves: list[Tensor | None]
         if self.op == "cross_entropy":
             logits = normal(rows, classes) * torch.tensor([1.0, 30.0, 1e-3])[torch.arange(rows) % 3, None]
@@ -145,6 +147,7 @@ def make_cases() -> list[Case]:
     """Each option alone and all together in plain torch; the other kernels on what reaches all of their code."""
     cases = []
     for op in REFERENCES:
+        cases.append(Case(op, "torch", (200, 100), {"ignore_index": 0}, ("class weights", "bytes")))  # 10 - 200 is 66
         more = [*MIXED, *(LINEAR_ONLY if op == "linear_cross_entropy" else [({"returns": RETURNS}, ("padding",))])]
         cases += [Case(op, "torch", THREE, options) for options in SINGLE]
         cases += [Case(op, "torch", THREE, *both) for both in more]

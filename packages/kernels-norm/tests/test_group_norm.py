@@ -83,6 +83,32 @@ def test_no_positions(kernel: str, device: str) -> None:
         assert torch.equal(gradient, torch.zeros(4, device=device))
 
 
+@pytest.mark.parametrize("kernel", ["reference", pytest.param("triton", marks=pytest.mark.triton)])
+def test_a_bias_alone(kernel: str, device: str, generator: torch.Generator) -> None:
+    """torch's own backward fails without a weight."""
+    x = torch.randn(2, 6, 5, generator=generator).to(device).requires_grad_()
+    bias = torch.randn(6, generator=generator).to(device).requires_grad_()
+    found = ops.group_norm(x, None, bias, num_groups=3, kernel=kernel)
+    expected = F.group_norm(x, 3) + bias[:, None]
+    torch.testing.assert_close(found, expected)
+    dy = torch.randn(2, 6, 5, generator=generator).to(device)
+    for got, truth in zip(*(torch.autograd.grad(y, (x, bias), dy) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(got, truth)
+
+
+@pytest.mark.parametrize("kernel", ["reference", pytest.param("triton", marks=pytest.mark.triton)])
+@pytest.mark.parametrize("channels", [6, 1])
+def test_frozen_images_with_channels_last(channels: int, kernel: str, device: str, generator: torch.Generator) -> None:
+    """torch's own backward ends the process."""
+    x = torch.randn(2, channels, 3, 5, generator=generator).to(device)
+    parameters = [t.to(device).requires_grad_() for t in torch.randn(2, channels, generator=generator)]
+    found, expected = (
+        torch.autograd.grad(ops.group_norm(t, *parameters, num_groups=1, kernel=k).square().sum(), parameters)
+        for t, k in ((x.to(memory_format=torch.channels_last), kernel), (x, "reference"))
+    )
+    torch.testing.assert_close(found, expected)
+
+
 def test_module(device: str, generator: torch.Generator) -> None:
     x = torch.randn(2, 6, 5, generator=generator).to(device)
     ours, theirs = (kind(3, 6, 1e-3, True, device=device) for kind in (liger.nn.GroupNorm, torch.nn.GroupNorm))

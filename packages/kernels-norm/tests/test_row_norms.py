@@ -93,15 +93,28 @@ def test_fused_add_with_one_result_unused(used: str, device: str, generator: tor
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.triton
-@pytest.mark.parametrize("op", ["rms_norm", "layer_norm", "l2norm"])
-def test_no_columns(op: str, device: str) -> None:
-    x = torch.ones(3, 0, device=device, requires_grad=True)
-    w = [] if op == "l2norm" else [torch.ones(0, device=device, requires_grad=True)]
-    y = getattr(ops, op)(x, *w, kernel="triton")
-    assert y.shape == (3, 0)
-    grads = torch.autograd.grad(y.sum(), [x, *w])
-    assert [g.shape for g in grads] == [(3, 0), (0,)][: len(grads)]
+NOTHING = {  # shapes of the arguments of rows without columns, and of no heads
+    "rms_norm": ((3, 0), (0,), (0,)),
+    "fused_add_rms_norm": ((3, 0), (3, 0), (0,)),
+    "layer_norm": ((3, 0), (0,), (0,)),
+    "cohere_norm": ((2, 0, 8), (0, 8)),
+    "l2norm": ((3, 0),),
+    "gated_rms_norm": ((3, 0), (3, 0), (0,)),
+    "modulated_rms_norm": ((2, 3, 0), (2, 0), (2, 0), (0,)),
+    "poly_norm": ((3, 0), (3,), (1,)),
+    "dyt": ((3, 0), (1,), (0,), (0,)),
+}
+
+
+@pytest.mark.parametrize("kernel", ["reference", pytest.param("triton", marks=pytest.mark.triton)])
+@pytest.mark.parametrize("op", NOTHING)
+def test_no_columns(op: str, kernel: str, device: str) -> None:
+    inputs = [torch.ones(shape, device=device, requires_grad=True) for shape in NOTHING[op]]
+    y = getattr(ops, op)(*inputs, kernel=kernel)
+    for result in y if isinstance(y, tuple) else (y,):
+        assert result.shape == NOTHING[op][0]
+    grads = torch.autograd.grad(sum(t.sum() for t in (y if isinstance(y, tuple) else (y,))), inputs)
+    assert [(g.shape, bool(g.any())) for g in grads] == [(t.shape, False) for t in inputs]
 
 
 # -- Modules -----------------------------------------------------------------------------------------------------------

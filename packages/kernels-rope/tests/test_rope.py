@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
 from liger import ops
+from liger.declare import load
 from liger.errors import ContractViolation
+from liger.registry import registry
 from liger.testing import Case, Check, assert_contract, checks
 from liger.testing.cases import find
 from liger_kernels_rope.rope import rope_inputs, rope_reference
@@ -126,6 +130,17 @@ def test_only_one_output_used(device: str, generator: torch.Generator) -> None:
     q, _ = ops.rope(*inputs, kernel="triton")
     q.sum().backward()
     assert inputs[0].grad is not None and inputs[1].grad is None
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("none", ["NQ", "NK", "T", "B"])
+@pytest.mark.parametrize("name", ["rope", "mrope", "rope_complex", "qk_norm_rope"])
+def test_no_heads_tokens_or_samples(name: str, none: str, device: str, generator: torch.Generator) -> None:
+    op = registry().op(name)
+    sizes = {size: values[-1] for size, values in op.sizes.items()} | {none: 0}
+    inputs, options = load(op.inputs)(device, torch.float32, **sizes, generator=generator)
+    fn = functools.partial(getattr(ops, name), kernel="triton")
+    assert_contract(fn, load(op.reference), inputs, options, reduction=256)
 
 
 @pytest.mark.triton

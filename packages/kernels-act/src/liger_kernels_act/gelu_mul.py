@@ -60,7 +60,7 @@ def gelu_mul(
         kernel: choose a kernel by hand.
 
     Returns:
-        (..., H), contiguous, in the dtype promoted from gate and up.
+        (..., H) in the dtype promoted from gate and up.
 
     Raises:
         ValueError: the shapes differ, or an unknown ``approximate``.

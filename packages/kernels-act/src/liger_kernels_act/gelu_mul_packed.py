@@ -49,7 +49,7 @@ def gelu_mul_packed(
         kernel: choose a kernel by hand.
 
     Returns:
-        (..., H), contiguous, in x.dtype.
+        (..., H) in x.dtype.
 
     Raises:
         ValueError: an odd last dimension, or an unknown ``layout`` or ``approximate``.

@@ -32,7 +32,7 @@ def log_softmax(x: torch.Tensor, *, kernel: str | None = None) -> torch.Tensor:
         kernel: choose a kernel by hand.
 
     Returns:
-        The shape and dtype of x, contiguous. A row of -inf alone is nan.
+        The shape and dtype of x. A row of -inf alone is nan.
 
     Raises:
         ValueError: x has no dimension.

@@ -34,7 +34,7 @@ def relu_squared(x: torch.Tensor, *, kernel: str | None = None) -> torch.Tensor:
         kernel: choose a kernel by hand.
 
     Returns:
-        The shape and dtype of x, contiguous.
+        The shape and dtype of x.
 
     Raises:
         TypeError: x is no tensor or not floating.

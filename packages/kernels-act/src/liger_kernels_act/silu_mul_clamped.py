@@ -51,7 +51,7 @@ def silu_mul_clamped(
         kernel: choose a kernel by hand.
 
     Returns:
-        (..., H), contiguous, in the dtype promoted from gate and up.
+        (..., H) in the dtype promoted from gate and up.
 
     Raises:
         ValueError: the shapes differ, or limit is not above 0.

@@ -48,7 +48,7 @@ def silu_mul_clamped_packed(
         kernel: choose a kernel by hand.
 
     Returns:
-        (..., H), contiguous, in x.dtype.
+        (..., H) in x.dtype.
 
     Raises:
         ValueError: an odd last dimension, an unknown ``layout``, or limit is not above 0.

@@ -51,7 +51,7 @@ def silu_mul_packed(
         kernel: choose a kernel by hand.
 
     Returns:
-        (..., H), contiguous, in x.dtype.
+        (..., H) in x.dtype.
 
     Raises:
         ValueError: an odd last dimension, or an unknown ``layout``.

@@ -45,7 +45,7 @@ def softmax(x: torch.Tensor, *, kernel: str | None = None) -> torch.Tensor:
         kernel: choose a kernel by hand.
 
     Returns:
-        The shape and dtype of x, contiguous. Rows sum to 1; a row of -inf alone is nan.
+        The shape and dtype of x. Rows sum to 1; a row of -inf alone is nan.
 
     Raises:
         ValueError: x has no dimension.

@@ -41,7 +41,7 @@ def sparsemax(x: torch.Tensor, *, kernel: str | None = None) -> torch.Tensor:
         kernel: choose a kernel by hand.
 
     Returns:
-        The shape and dtype of x, contiguous. Rows are >= 0 and sum to 1; nan where a row has nan, inf, or -inf alone.
+        The shape and dtype of x. Rows are >= 0 and sum to 1; nan where a row has nan, inf, or -inf alone.
 
     Raises:
         ValueError: x has no dimension, or its last one is 0.

@@ -159,8 +159,11 @@ def _check_num_items(op: str, reduction: str, num_items: int | float | torch.Ten
 
 def check_target(
     op: str, target: torch.Tensor, like: torch.Tensor, name: str, classes: int, *, soft: bool = True
-) -> None:
-    """``target`` must hold an integer, or if ``soft`` a floating distribution, for each row of ``like``."""
+) -> torch.Tensor:
+    """``target`` must hold an integer, or if ``soft`` a floating distribution, for each row of ``like``.
+
+    Integers are returned as int64: narrower ones compare with ``ignore_index`` and ``classes`` modulo their range.
+    """
     check_tensor(op, "target", target)
     floating = target.dtype.is_floating_point
     labels = tuple(like.shape[:-1])
@@ -182,6 +185,7 @@ def check_target(
         raise ValueError(
             f"{op}: target requires a gradient, which is not defined; expected one that needs none, as target.detach()"
         )
+    return target if floating else target.long()
 
 
 def check_class_weight(
@@ -245,7 +249,7 @@ def row_results(
         entropy = (p * -log_p.masked_fill(p == 0.0, 0.0)).sum(-1).masked_fill(ignored, 0.0)
     if wants.best:
         best = best_columns(logits, loss.logit_scale).masked_fill(ignored, loss.ignore_index)
-    return RowResults(rows, lse, entropy, best)
+    return RowResults(rows, lse if wants.lse else None, entropy, best)
 
 
 def best_columns(logits: torch.Tensor, scale: float) -> torch.Tensor:

@@ -64,8 +64,8 @@ def check_rows(
     ignore_index: int,
     reduction: str,
     num_items: NumItems,
-) -> None:
-    """The arguments of a loss with one value for each row.
+) -> torch.Tensor | None:
+    """Check the arguments of a loss with one value for each row; return the target, in int64.
 
     Raises:
         TypeError: an argument is of the wrong type, or a tensor is not of the right kind or lies on another device.
@@ -75,8 +75,9 @@ def check_rows(
     check_pair(op, student, teacher, ("student", "teacher"))
     if student.dim() == 0 or student.shape[-1] == 0:
         raise ValueError(f"{op}: student has shape {tuple(student.shape)}, expected (..., V) with at least one class")
-    if target is not None:
-        check_target(op, target, student, "student", student.shape[-1], soft=False)
+    if target is None:
+        return None
+    return check_target(op, target, student, "student", student.shape[-1], soft=False)
 
 
 def check_reduction(op: str, ignore_index: int, reduction: str, num_items: NumItems) -> None:

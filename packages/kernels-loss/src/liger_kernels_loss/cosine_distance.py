@@ -78,6 +78,6 @@ def cosine_distance(
         >>> liger.ops.cosine_distance(torch.eye(3)[:2], torch.ones(2, 3), reduction="none")
         tensor([0.4226, 0.4226])
     """
-    check_rows(OP, student, teacher, target, ignore_index, reduction, num_items)
+    target = check_rows(OP, student, teacher, target, ignore_index, reduction, num_items)
     options = {"ignore_index": ignore_index, "reduction": reduction, "num_items": num_items}
     return run(OP, (student, teacher, target), options, sizes={"V": student.shape[-1]}, kernel=kernel)  # type: ignore[no-any-return]

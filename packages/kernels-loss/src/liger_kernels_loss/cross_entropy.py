@@ -135,7 +135,7 @@ def cross_entropy(
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
     check_options(OP, loss, reduction, num_items)
     classes = check_logits(OP, logits)
-    check_target(OP, target, logits, "logits", classes)
+    target = check_target(OP, target, logits, "logits", classes)
     weight = check_class_weight(OP, weight, logits, classes, "weight")
     check_token_weight(OP, token_weight, logits, "logits")
     check_flag(OP, "check_labels", check_labels)

@@ -112,7 +112,7 @@ def jsd(
         tensor([[-0.1225,  0.1225],
                 [ 0.0000,  0.0000]])
     """
-    check_rows(OP, student, teacher, target, ignore_index, reduction, num_items)
+    target = check_rows(OP, student, teacher, target, ignore_index, reduction, num_items)
     options = {
         "beta": check_beta(OP, beta),
         "temperature": check_temperature(OP, temperature),

@@ -140,7 +140,7 @@ def linear_cross_entropy(
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
     check_options(OP, loss, reduction, num_items)
     hidden, weight, bias = check_head(OP, hidden, weight, bias)
-    check_target(OP, target, hidden, "hidden", weight.shape[0])
+    target = check_target(OP, target, hidden, "hidden", weight.shape[0])
     class_weight = check_class_weight(OP, class_weight, hidden, weight.shape[0], "class_weight")
     check_token_weight(OP, token_weight, hidden, "hidden")
     check_flag(OP, "check_labels", check_labels)

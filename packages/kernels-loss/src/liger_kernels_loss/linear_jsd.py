@@ -137,10 +137,11 @@ def linear_jsd(
         tensor([-0.0235,  0.0704])
     """
     heads = check_heads(OP, student_hidden, student_weight, teacher_hidden, teacher_weight, student_bias, teacher_bias)
+    hard_weight, target = check_hard(OP, hard_weight, heads[0], heads[1], target)
     options = {
         "beta": check_beta(OP, beta),
         **check_soft(OP, temperature, ignore_index, reduction, num_items),
-        "hard_weight": check_hard(OP, hard_weight, heads[0], heads[1], target),
+        "hard_weight": hard_weight,
         **check_chunking(OP, heads[1], accum_dtype, workspace_mb),
     }
     sizes = {"H": heads[1].shape[1], "T": heads[3].shape[1], "V": heads[1].shape[0]}
@@ -197,8 +198,8 @@ def check_soft(op: str, temperature: float, ignore_index: int, reduction: str, n
 
 def check_hard(
     op: str, hard_weight: float, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor | None
-) -> float:
-    """``hard_weight`` as a float, after a look at the target, if there is one.
+) -> tuple[float, torch.Tensor | None]:
+    """``hard_weight`` as a float, and the target in int64, if there is one.
 
     Raises:
         TypeError: it is no number, or the target does not hold integers or lies on another device.
@@ -208,10 +209,10 @@ def check_hard(
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{op}: hard_weight is {hard_weight!r}, expected a number in [0, 1]")
     if target is not None:
-        check_target(op, target, hidden, "student_hidden", weight.shape[0], soft=False)
+        target = check_target(op, target, hidden, "student_hidden", weight.shape[0], soft=False)
     elif value:
         raise ValueError(f"{op}: hard_weight is {hard_weight!r} but target is None; pass the labels as target")
-    return value
+    return value, target
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------

@@ -98,10 +98,11 @@ def linear_kl(
     """
     check_flag(OP, "reverse", reverse)
     heads = check_heads(OP, student_hidden, student_weight, teacher_hidden, teacher_weight, student_bias, teacher_bias)
+    hard_weight, target = check_hard(OP, hard_weight, heads[0], heads[1], target)
     options = {
         "reverse": reverse,
         **check_soft(OP, temperature, ignore_index, reduction, num_items),
-        "hard_weight": check_hard(OP, hard_weight, heads[0], heads[1], target),
+        "hard_weight": hard_weight,
         **check_chunking(OP, heads[1], accum_dtype, workspace_mb),
     }
     sizes = {"H": heads[1].shape[1], "T": heads[3].shape[1], "V": heads[1].shape[0]}

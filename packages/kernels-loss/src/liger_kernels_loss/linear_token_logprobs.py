@@ -124,7 +124,7 @@ def linear_token_logprobs(
     loss = Loss(ignore_index, softcap=softcap, logit_scale=logit_scale, temperature=temperature)
     check_options(OP, loss, "none", None)
     hidden, weight, bias = check_head(OP, hidden, weight, bias)
-    check_target(OP, target, hidden, "hidden", weight.shape[0], soft=False)
+    target = check_target(OP, target, hidden, "hidden", weight.shape[0], soft=False)
     check_flag(OP, "check_labels", check_labels)
     check_flag(OP, "compact", compact)
     if check_labels:

@@ -137,7 +137,7 @@ def linear_topk_kl(
     hidden, weight, bias = check_head(OP, hidden, weight, bias)
     _check_topk(hidden, weight, topk_logprobs, topk_indices)
     if target is not None:
-        check_target(OP, target, hidden, "hidden", weight.shape[0], soft=False)
+        target = check_target(OP, target, hidden, "hidden", weight.shape[0], soft=False)
     check_choice(OP, "tail", tail, TAILS)
     options = {
         "tail": tail,

@@ -85,7 +85,7 @@ def tvd(
         >>> liger.ops.tvd(q.log(), p.log())
         tensor(0.2500)
     """
-    check_rows(OP, student, teacher, target, ignore_index, reduction, num_items)
+    target = check_rows(OP, student, teacher, target, ignore_index, reduction, num_items)
     options = {
         "temperature": check_temperature(OP, temperature),
         "ignore_index": ignore_index,

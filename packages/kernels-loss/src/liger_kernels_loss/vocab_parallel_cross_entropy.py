@@ -133,7 +133,7 @@ def vocab_parallel_cross_entropy(
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
     check_options(OP, loss, reduction, num_items)
     columns = check_logits(OP, logits)
-    check_target(OP, target, logits, "logits", columns)
+    target = check_target(OP, target, logits, "logits", columns)
     weight = check_class_weight(OP, weight, logits, columns, "weight")
     check_token_weight(OP, token_weight, logits, "logits")
     found = find_shards(OP, group, shards, rows=logits.shape[:-1].numel(), hidden=0, like=logits)

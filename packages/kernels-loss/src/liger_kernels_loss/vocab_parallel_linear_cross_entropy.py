@@ -155,7 +155,7 @@ def vocab_parallel_linear_cross_entropy(
     check_options(OP, loss, reduction, num_items)
     hidden, weight, bias = check_head(OP, hidden, weight, bias)
     columns, H = weight.shape
-    check_target(OP, target, hidden, "hidden", columns)
+    target = check_target(OP, target, hidden, "hidden", columns)
     class_weight = check_class_weight(OP, class_weight, hidden, columns, "class_weight")
     check_token_weight(OP, token_weight, hidden, "hidden")
     found = find_shards(OP, group, shards, rows=hidden.shape[:-1].numel(), hidden=H, like=weight[:, 0])

@@ -70,6 +70,8 @@ def _launch_forward(
     """x (B * T, H), scale, shift (B, H), contiguous -> y (B * T, H), rstd (B * T,) fp32."""
     R, H = x.shape
     y, rstd = _forward_fake(x, scale, shift, weight, eps, llama)
+    if H == 0:
+        return y, rstd
     chosen = _forward_settings(H, x.element_size(), gpu(x.device))
     T = R // max(1, scale.shape[0])
     launch(
@@ -115,6 +117,8 @@ def _launch_backward(
     """dy, x (B * T, H), scale (B, H) -> the four gradients; an empty tensor for what is not needed."""
     (R, H), B = x.shape, scale.shape[0]
     made = _backward_fake(dy, x, scale, weight, rstd, shift_dtype, needs)
+    if H == 0:
+        return made
     dx, dscale, dshift = (t if need else None for t, need in zip(made[:3], needs, strict=False))
     T = R // max(1, B)
     device, means = gpu(x.device), None

@@ -163,9 +163,9 @@ def _launch_forward(
     H = x.shape[-1]
     y, s, mean, rstd = _forward_fake(x, residual, weight, bias, eps, cast, offset, center, terms)
     tensors = (x, residual, weight, bias, y, s, mean, rstd)
-    if H == 0:
+    N = 1 if weight is None else weight.numel() // max(H, 1)
+    if H * N == 0:
         return y, s, mean, rstd
-    N = 1 if weight is None else weight.numel() // H
     rows = rstd.numel()
     shape = (H, N, terms, cast, x.element_size(), gpu(x.device))
     if (HELD if residual is not None else HELD_CENTERED if center else HELD_ALONE) < H:
@@ -217,9 +217,9 @@ def _launch_backward(
     """All tensors contiguous -> dx, dweight, dbias; None for what is not needed."""
     dx, dw, db = _backward_fake(dy, ds, x, weight, bias, mean, rstd, cast, offset, terms, need_dx, need_dw, need_db)
     H = x.shape[-1]
-    if H == 0:
+    N = 1 if weight is None else weight.numel() // max(H, 1)
+    if H * N == 0:
         return dx, dw, db
-    N = 1 if weight is None else weight.numel() // H
     R = rstd.numel() // N
     device, size, wide = gpu(x.device), x.element_size(), _backward_limit(x, bias, mean) < H
     in_parts = not wide and H > 8192 and bias is not None

@@ -54,9 +54,11 @@ def cohere_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-5, ker
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> from liger import ops
-    >>> ops.cohere_norm(torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(3), eps=0.0)
-    tensor([[-1.2247,  0.0000,  1.2247]])
+    Example:
+        >>> import torch
+        >>> from liger import ops
+        >>> ops.cohere_norm(torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(3), eps=0.0)
+        tensor([[-1.2247,  0.0000,  1.2247]])
     """
     eps = check_eps("cohere_norm", eps)
     check_input("cohere_norm", x)

@@ -55,9 +55,10 @@ def dyt(
         TypeError: an argument is no tensor, not floating, or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> import liger, torch
-    >>> liger.ops.dyt(torch.tensor([[-2.0, 0.0, 2.0]]), torch.tensor([0.5]), torch.ones(3), torch.ones(3))
-    tensor([[0.2384, 1.0000, 1.7616]])
+    Example:
+        >>> import liger, torch
+        >>> liger.ops.dyt(torch.tensor([[-2.0, 0.0, 2.0]]), torch.tensor([0.5]), torch.ones(3), torch.ones(3))
+        tensor([[0.2384, 1.0000, 1.7616]])
     """
     check_input("dyt", x)
     check_beside("dyt", "alpha", alpha, x, (1,), (), why="one element")

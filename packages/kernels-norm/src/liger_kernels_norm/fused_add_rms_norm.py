@@ -70,9 +70,11 @@ def fused_add_rms_norm(
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> from liger import ops
-    >>> ops.fused_add_rms_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]), eps=0.0)
-    (tensor([[0.8485, 1.1314]]), tensor([[3., 4.]]))
+    Example:
+        >>> import torch
+        >>> from liger import ops
+        >>> ops.fused_add_rms_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]), eps=0.0)
+        (tensor([[0.8485, 1.1314]]), tensor([[3., 4.]]))
     """
     op = "fused_add_rms_norm"
     check_choice(op, "cast", cast, CASTS)

@@ -103,10 +103,11 @@ def gated_rms_norm(
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> import liger, torch
-    >>> x, gate = torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)
-    >>> liger.ops.gated_rms_norm(x, gate, activation="sigmoid")  # x / sqrt(12.5) * 0.5
-    tensor([[0.4243, 0.5657]])
+    Example:
+        >>> import liger, torch
+        >>> x, gate = torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)
+        >>> liger.ops.gated_rms_norm(x, gate, activation="sigmoid")  # x / sqrt(12.5) * 0.5
+        tensor([[0.4243, 0.5657]])
     """
     op = "gated_rms_norm"
     check_choice(op, "cast", cast, CASTS)

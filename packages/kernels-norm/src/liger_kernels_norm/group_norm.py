@@ -30,10 +30,16 @@ def group_norm_reference(
     num_groups: int = 32,
     eps: float = 1e-5,
 ) -> torch.Tensor:
-    """torch's own, of fp32 values; it has the bits of torch's in 16-bit dtypes too."""
+    """torch's own, of fp32 values; it has the bits of torch's in 16-bit dtypes too.
+
+    Where torch's backward fails it is asked in another way: with a bias alone, and on the CPU, where the process ends,
+    with a frozen x that has its channels last.
+    """
     w, b = (None if t is None else acc(t) for t in (weight, bias))
+    if w is None and b is not None:
+        w = torch.ones_like(b)
     if x.numel():
-        return torch.group_norm(acc(x), num_groups, w, b, eps).to(x.dtype)
+        return torch.group_norm(acc(x).reshape(*x.shape[:2], -1), num_groups, w, b, eps).to(x.dtype).view(x.shape)
     shape = (
         -1,
         *(1,) * (x.dim() - 2),
@@ -71,11 +77,12 @@ def group_norm(
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> import liger, torch
-    >>> x = torch.tensor([[[1.0, 3.0], [10.0, 30.0]]])  # one sample, two channels, two positions
-    >>> liger.ops.group_norm(x, num_groups=2, eps=0.0)
-    tensor([[[-1.,  1.],
-             [-1.,  1.]]])
+    Example:
+        >>> import liger, torch
+        >>> x = torch.tensor([[[1.0, 3.0], [10.0, 30.0]]])  # one sample, two channels, two positions
+        >>> liger.ops.group_norm(x, num_groups=2, eps=0.0)
+        tensor([[[-1.,  1.],
+                 [-1.,  1.]]])
     """
     eps = check_eps("group_norm", eps)
     check_input("group_norm", x, 2)

@@ -52,9 +52,11 @@ def l2norm(x: torch.Tensor, *, eps: float = 1e-6, cast: str = "fp32", kernel: st
         TypeError: an argument is of the wrong type, or x is not floating.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> from liger import ops
-    >>> ops.l2norm(torch.tensor([[3.0, 4.0]]), eps=0.0)
-    tensor([[0.6000, 0.8000]])
+    Example:
+        >>> import torch
+        >>> from liger import ops
+        >>> ops.l2norm(torch.tensor([[3.0, 4.0]]), eps=0.0)
+        tensor([[0.6000, 0.8000]])
     """
     check_choice("l2norm", "cast", cast, CASTS)
     eps = check_eps("l2norm", eps)

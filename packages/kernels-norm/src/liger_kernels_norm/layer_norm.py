@@ -64,9 +64,11 @@ def layer_norm(
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> from liger import ops
-    >>> ops.layer_norm(torch.tensor([[1.0, 2.0, 3.0]]), eps=0.0)
-    tensor([[-1.2247,  0.0000,  1.2247]])
+    Example:
+        >>> import torch
+        >>> from liger import ops
+        >>> ops.layer_norm(torch.tensor([[1.0, 2.0, 3.0]]), eps=0.0)
+        tensor([[-1.2247,  0.0000,  1.2247]])
     """
     eps = check_eps("layer_norm", eps)
     check_input("layer_norm", x)

@@ -87,11 +87,12 @@ def modulated_rms_norm(
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> import liger, torch
-    >>> x, scale, shift = torch.tensor([[[3.0, 3.0], [4.0, -4.0]]]), torch.tensor([[1.0, 0.0]]), torch.ones(1, 2)
-    >>> liger.ops.modulated_rms_norm(x, scale, shift, eps=0.0)  # one sample of two tokens
-    tensor([[[3., 2.],
-             [3., 0.]]])
+    Example:
+        >>> import liger, torch
+        >>> x, scale, shift = torch.tensor([[[3.0, 3.0], [4.0, -4.0]]]), torch.tensor([[1.0, 0.0]]), torch.ones(1, 2)
+        >>> liger.ops.modulated_rms_norm(x, scale, shift, eps=0.0)  # one sample of two tokens
+        tensor([[[3., 2.],
+                 [3., 0.]]])
     """
     op = "modulated_rms_norm"
     check_choice(op, "cast", cast, CASTS)

@@ -55,9 +55,10 @@ def poly_norm(
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> import liger, torch
-    >>> liger.ops.poly_norm(torch.tensor([[-1.0, 1.0]]), torch.tensor([0.5, 0.25, 0.125]), torch.zeros(1))
-    tensor([[-0.3750,  0.8750]])
+    Example:
+        >>> import liger, torch
+        >>> liger.ops.poly_norm(torch.tensor([[-1.0, 1.0]]), torch.tensor([0.5, 0.25, 0.125]), torch.zeros(1))
+        tensor([[-0.3750,  0.8750]])
     """
     eps = check_eps("poly_norm", eps)
     check_input("poly_norm", x)

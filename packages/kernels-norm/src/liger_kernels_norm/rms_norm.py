@@ -94,9 +94,11 @@ def rms_norm(
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> from liger import ops
-    >>> ops.rms_norm(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0, 2.0]), eps=0.0)
-    tensor([[0.8485, 2.2627]])
+    Example:
+        >>> import torch
+        >>> from liger import ops
+        >>> ops.rms_norm(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0, 2.0]), eps=0.0)
+        tensor([[0.8485, 2.2627]])
     """
     check_choice("rms_norm", "cast", cast, CASTS)
     eps = check_eps("rms_norm", eps)

@@ -16,7 +16,7 @@ Shapes: q (B, Nq, T, D), k (B, Nk, T, D), with ``unsqueeze_dim=2`` heads behind 
 D_rot = 2 * sum(sections) <= D.
 Precision: as ``rope`` with ``cast="none"``: products and sum rounded to the dtype promoted from x and cos. Choosing a
 table rounds nothing, so a kernel has the bits of upstream, which gathers one table first.
-Memory: no gathered table; results and gradients have the strides of their input.
+Memory: no gathered table; results and gradients have the strides of their input, as in ``rope``.
 Gradients: those of ``rope``. cos and sin get none, and are refused if they require one: no model trains them.
 """
 
@@ -96,10 +96,13 @@ def mrope(
             ``sections`` are no integers.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> q = k = torch.ones(1, 1, 1, 6)
-    >>> cos, sin = torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1, 1).expand(3, 1, 1, 6), torch.zeros(3, 1, 1, 6)
-    >>> mrope(q, k, cos, sin, sections=(1, 1, 1))[0]
-    tensor([[[[1., 2., 3., 1., 2., 3.]]]])
+    Example:
+        >>> import torch
+        >>> from liger.ops import mrope
+        >>> q = k = torch.ones(1, 1, 1, 6)
+        >>> cos, sin = torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1, 1).expand(3, 1, 1, 6), torch.zeros(3, 1, 1, 6)
+        >>> mrope(q, k, cos, sin, sections=(1, 1, 1))[0]
+        tensor([[[[1., 2., 3., 1., 2., 3.]]]])
     """
     batch, length, width = check_heads("mrope", q, k, unsqueeze_dim)
     if batch is None:

@@ -20,7 +20,7 @@ cast           what is rounded                                                  
 The offset is added in fp32. n is rounded before it is turned; the products of the rotation and their sum are rounded to
 the dtype promoted from n and cos.
 Memory: nothing is kept but the arguments; the backward computes rms and n again. Results and gradients have the strides
-of their input.
+of their input, as in ``rope``.
 Gradients: with g = the transposed rotation of dy in fp32, xhat = x/rms: dx = (h - xhat * mean(h * xhat)) / rms,
 h = g * (offset + w); dw = sum over tokens and heads of g * xhat, in fp32, in a fixed order. cos and sin get none, and
 are refused if they require one.
@@ -113,10 +113,13 @@ def qk_norm_rope(
             has another dtype than cos.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> q, k, weight = torch.tensor([[[[3.0, 0.0]]]]), torch.tensor([[[[0.0, 5.0]]]]), torch.ones(2)
-    >>> cos, sin = torch.zeros(1, 1, 2), torch.ones(1, 1, 2)  # a quarter turn
-    >>> qk_norm_rope(q, k, weight, weight, cos, sin)
-    (tensor([[[[0.0000, 1.4142]]]]), tensor([[[[-1.4142,  0.0000]]]]))
+    Example:
+        >>> import torch
+        >>> from liger.ops import qk_norm_rope
+        >>> q, k, weight = torch.tensor([[[[3.0, 0.0]]]]), torch.tensor([[[[0.0, 5.0]]]]), torch.ones(2)
+        >>> cos, sin = torch.zeros(1, 1, 2), torch.ones(1, 1, 2)  # a quarter turn
+        >>> qk_norm_rope(q, k, weight, weight, cos, sin)
+        (tensor([[[[0.0000, 1.4142]]]]), tensor([[[[-1.4142,  0.0000]]]]))
     """
     op = "qk_norm_rope"
     check_choice(op, "cast", cast, CASTS)

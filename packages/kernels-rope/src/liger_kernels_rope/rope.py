@@ -30,8 +30,8 @@ cast      both products and their sum are rounded to                           t
                                                                                                          vision towers
 ========  ===================================================================  ========================  ============
 
-Memory: outputs and gradients have the strides of their input (if it is dense), so a transposed view of a projection
-gets a gradient that the projection's backward reads without a copy.
+Memory: outputs and gradients have the strides of their input, if it is dense and the columns of a head are neighbours,
+so a transposed view of a projection gets a gradient that the projection's backward reads without a copy.
 Gradients: the transposed rotation, dx1 = dy1 * c1 + dy2 * s2, dx2 = dy2 * c2 - dy1 * s1, each product rounded to the
 input's dtype unless ``cast="fp32"``. cos and sin get theirs in plain torch, if they require one.
 """
@@ -137,10 +137,13 @@ def rope(
         TypeError: a tensor is not floating or lies on another device than q, or sin has another dtype than cos.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 2.0]]]])
-    >>> cos, sin = torch.zeros(1, 1, 2), torch.ones(1, 1, 2)  # a quarter turn
-    >>> rope(q, k, cos, sin)
-    (tensor([[[[0., 1.]]]]), tensor([[[[-2.,  0.]]]]))
+    Example:
+        >>> import torch
+        >>> from liger.ops import rope
+        >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 2.0]]]])
+        >>> cos, sin = torch.zeros(1, 1, 2), torch.ones(1, 1, 2)  # a quarter turn
+        >>> rope(q, k, cos, sin)
+        (tensor([[[[0., 1.]]]]), tensor([[[[-2.,  0.]]]]))
     """
     check_choice("rope", "layout", layout, LAYOUTS)
     check_choice("rope", "tables", tables, TABLES)

@@ -6,7 +6,8 @@ Source: Su et al. 2021, "RoFormer", eq. 13; the form of llama4 (text and vision)
 Shapes: q (B, Nq, T, D), k (B, Nk, T, D), with ``unsqueeze_dim=2``, as in llama4, heads behind tokens; freqs
 (B or 1, T, D / 2) complex64; without a batch as in ``rope``.
 Precision: in float32, rounded once to x's dtype. A kernel rounds each product; eager on a GPU may not.
-Memory: freqs are read as they are, two numbers side by side; results and gradients have the strides of their input.
+Memory: freqs are read as they are, two numbers side by side; results and gradients have the strides of their input, as
+in ``rope``.
 Gradients: dx = dy times the conjugate of freqs. freqs get none, and are refused if they require one: no model trains
 them.
 """
@@ -60,9 +61,12 @@ def rope_complex(
         TypeError: q or k is not floating, freqs are not complex64, or a tensor lies on another device than q.
         KernelUnavailable: ``kernel`` cannot serve the call.
 
-    >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 2.0]]]])
-    >>> rope_complex(q, k, torch.tensor([[[1j]]]))
-    (tensor([[[[0., 1.]]]]), tensor([[[[-2.,  0.]]]]))
+    Example:
+        >>> import torch
+        >>> from liger.ops import rope_complex
+        >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 2.0]]]])
+        >>> rope_complex(q, k, torch.tensor([[[1j]]]))
+        (tensor([[[[0., 1.]]]]), tensor([[[[-2.,  0.]]]]))
     """
     batch, length, width = check_heads("rope_complex", q, k, unsqueeze_dim)
     check_tensor("rope_complex", "freqs", freqs)

@@ -27,7 +27,7 @@ OP = op(
 
 TRITON = kernel(
     "gated_rms_norm",
-    widest=65536,
+    widest=131072,
     saved=("x", "gate", "weight", "rstd (R,) float32"),
     recomputed=("act(gate) and its derivative", "xhat = x * rstd, or x * act(gate) * rstd"),
     gradients={

@@ -25,7 +25,7 @@ OP = op(
 
 TRITON = kernel(
     "modulated_rms_norm",
-    widest=65536,
+    widest=131072,
     saved=("x", "scale", "weight", "rstd (B * T,) float32"),
     recomputed=("xhat = x * rstd",),
     gradients={

@@ -19,7 +19,7 @@ OP = op(
 
 TRITON = kernel(
     "poly_norm",
-    widest=65536,
+    widest=131072,
     saved=("x", "weight", "rstd (R, 3) float32"),
     recomputed=("n_k = x^k * rstd_k",),
     gradients={
