@@ -387,6 +387,18 @@ def test_a_declaration_wins_over_recognition(monkeypatch: pytest.MonkeyPatch) ->
     assert head.status == "skipped" and "Container around it may need its logits" in head.reason
 
 
+@pytest.mark.parametrize("act, applied", [("silu", True), ("gelu", True), ("relu", False)])
+def test_a_declaration_that_leaves_a_class_to_recognition(act: str, applied: bool) -> None:
+    """Pixtral's MLP: what no fit suits is refused, for the declaration names the class."""
+    config = importlib.import_module("liger_models_mistral.mini").mistral3().vision_config
+    config.hidden_act = act
+    tower = importlib.import_module("transformers").PixtralVisionModel(config)
+    rows = [row for row in liger.plan(tower).rows if row.cls == "PixtralMLP"]
+    assert len(rows) == 2 and {row.status for row in rows} == {"applied" if applied else "refused"}
+    assert {row.op for row in rows} == ({f"{act}_mul"} if applied else {""})
+    assert all(row.reason == "recognised" if applied else "its activation ReLU" in row.reason for row in rows)
+
+
 @pytest.mark.parametrize("patch", ["wrapper", "text", "tower"])
 def test_vision_language_models(patch: str) -> None:
     transformers = importlib.import_module("transformers")

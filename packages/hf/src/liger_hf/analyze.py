@@ -156,7 +156,7 @@ def _closest(made: Subject) -> Answer:
 
 
 def _declared(patch: ModelPatch) -> list[Fit]:
-    return [*patch.fits.values(), *([patch.head] if patch.head else [])]
+    return [fit for fit in (*patch.fits.values(), patch.head) if fit is not None]
 
 
 QUESTIONS: dict[str, Callable[[Subject], Answer]] = {

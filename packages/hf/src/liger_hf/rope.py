@@ -42,14 +42,17 @@ def _called(cls: Any, function: str) -> Any:
 
 def rope_complex(original: type, op: Rotate, *, function: str, unsqueeze_dim: int) -> Namespace:
     """The same for angles as complex numbers."""
-    return {"forward": clone(original.forward, function, as_upstream_complex(op, unsqueeze_dim))}  # type: ignore[attr-defined]
+    upstream = _called(original, function)
+    return {"forward": clone(original.forward, function, as_upstream_complex(upstream, op, unsqueeze_dim))}  # type: ignore[attr-defined]
 
 
-def as_upstream_complex(op: Rotate, unsqueeze_dim: int) -> Rotate:
+def as_upstream_complex(upstream: types.FunctionType, op: Rotate, unsqueeze_dim: int) -> Rotate:
     """The op behind upstream's parameters, whose names differ; a vision tower's numbers are (T, 1, D / 2)."""
 
     def rotate(q: Tensor, k: Tensor, *freqs: Tensor, **named: Tensor) -> Any:
         (numbers,) = (*freqs, *named.values())
+        if not numbers.is_complex():  # model.to(bfloat16) leaves only the real parts of a buffer: no rotation any more
+            return upstream(q, k, numbers)
         return op(q, k, numbers.view(-1, q.shape[3 - unsqueeze_dim], numbers.shape[-1]), unsqueeze_dim=unsqueeze_dim)
 
     return rotate
@@ -229,7 +232,7 @@ def _gradients_differ(upstream: Rotate, ours: Rotate, heads: Sequence[Tensor], *
 @functools.cache
 def _computes_complex(upstream: types.FunctionType, unsqueeze_dim: int) -> str | None:
     """The same for complex numbers: q, k and frequencies are upstream's three parameters."""
-    ours = as_upstream_complex(load(registry().op("rope_complex").reference), unsqueeze_dim)
+    ours = as_upstream_complex(upstream, load(registry().op("rope_complex").reference), unsqueeze_dim)
     generator = torch.Generator().manual_seed(0)
     for dtype in (torch.float32, torch.bfloat16):
         q, k = (torch.randn(2, 3, n, 8, generator=generator).to(dtype) for n in (4, 1))

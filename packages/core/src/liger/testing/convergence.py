@@ -93,7 +93,7 @@ def train(pair: Pair, dtype: torch.dtype, patched: bool, order: Order = dict, **
     first: dict[str, Tensor] = {}
     for ids in _batches(pair.device):
         optimizer.zero_grad()
-        loss = model(**order({**pair.seen(ids), "labels": ids}), **(inputs if patched else {})).loss
+        loss = model(**order({**pair.seen(ids, dtype), "labels": ids}), **(inputs if patched else {})).loss
         loss.backward()
         first = first or gradients(model)
         optimizer.step()
