@@ -299,7 +299,7 @@ def double_the_logits(model: Any) -> None:
 @pytest.mark.parametrize(
     "change, reason",
     [
-        (double_the_loss, "its loss function is a wrapper of ForCausalLMLoss, not ForCausalLMLoss"),
+        (double_the_loss, "its loss function is a wrapper of ForCausalLMLoss, neither ForCausalLMLoss"),
         (double_the_logits, f"a hook or forward of {__name__}.double_the_logits"),
     ],
 )

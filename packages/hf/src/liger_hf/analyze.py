@@ -88,7 +88,7 @@ def _transform(made: Subject) -> Answer:
         found = transform.find(made.model, head.out_features, head.in_features)
     except PatchRefused as refusal:
         raise LookupError(str(refusal)) from refusal
-    words = ["none"] if found == (1.0, None) else [f"scale {found.scale:g}"] if found.scale != 1 else []
+    words = ["none"] if found[:2] == (1.0, None) else [f"scale {found.scale:g}"] if found.scale != 1 else []
     words += [f"soft cap {found.softcap:g}"] if found.softcap is not None else []
     return Answer(", ".join(words), "known logits, put through upstream's forward")
 

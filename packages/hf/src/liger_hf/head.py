@@ -29,12 +29,14 @@ SLOT = "_liger_slot"
 KEPT = ("skip_logits", "logits", "token_accuracy", "shift_labels", "num_items_in_batch")
 """What the forward offers also where head and loss are not fused at the moment."""
 FEATURES = ("fused_loss", *KEPT)
+SHIFTS, ALIGNED = "ForCausalLMLoss", "ForMaskedLMLoss"
+"""Upstream's losses that the op computes: of the next token, and of the token at its place (t5gemma)."""
 
 
 class LossCall(NamedTuple):
     """The arguments of upstream's loss call, and the transform of the logits."""
 
-    labels: Tensor
+    labels: Tensor | None
     shift_labels: Tensor | None
     num_items_in_batch: Tensor | int | None
     ignore_index: int
@@ -83,7 +85,13 @@ class Slot:
 
 # -- Adapters ----------------------------------------------------------------------------------------------------------
 def causal_lm(
-    original: Any, op: Callable[..., Tensor], *, logit_scale: float, softcap: float | None, softcap_path: str | None
+    original: Any,
+    op: Callable[..., Tensor],
+    *,
+    logit_scale: float,
+    softcap: float | None,
+    softcap_path: str | None,
+    aligned: bool,
 ) -> Namespace:
     """Adapter of the model: opens the slot, and closes it on a loss without logits."""
     upstream = original.forward
@@ -98,7 +106,7 @@ def causal_lm(
         mode = output.mode(want, self.training)
         slot = self._liger_slot
         if labels is None or mode == "full" or not _fusable(self, slot, upstream_loss):
-            return _finish(upstream(self, *args, **kwargs), want, labels, kwargs)
+            return _finish(upstream(self, *args, **kwargs), want, labels, kwargs, aligned)
         slot.enter(tuple(labels.shape), want.accuracy)
         try:
             out = upstream(self, *args, **kwargs)
@@ -106,7 +114,7 @@ def causal_lm(
         finally:
             slot.leave()
         if hidden is None:  # the head saw another shape than the labels (logits_to_keep): upstream's own path ran
-            return _finish(out, want, labels, kwargs)
+            return _finish(out, want, labels, kwargs, aligned)
         out = _without_carrier(self, out, consumed)
         if want.accuracy:
             out = output.add_accuracy(out, accuracy)
@@ -121,9 +129,9 @@ def causal_lm(
             if logits is None or logits.shape[-1] != 0:
                 return base(logits, labels, vocab_size, *args, **kwargs)
             slot.consumed = True
-            scale, cap = _known(slot) or (logit_scale, softcap)
+            scale, cap, _ = _known(slot) or (logit_scale, softcap, aligned)
             cap = read(self, softcap_path) if softcap_path else cap
-            call = _loss_call(scale, cap, slot.want_accuracy, labels, *args, **kwargs)
+            call = _loss_call(scale, cap, slot.want_accuracy, _loss_name(base), labels, *args, **kwargs)
             value, slot.accuracy = slot.head(slot.hidden, call)
             return value
 
@@ -168,12 +176,13 @@ def _without_carrier(model: Any, out: Any, consumed: bool) -> Any:
     return output.drop_logits(out)
 
 
-def _finish(out: Any, want: output.Wanted, labels: Tensor | None, kwargs: Mapping[str, Any]) -> Any:
+def _finish(out: Any, want: output.Wanted, labels: Tensor | None, kwargs: Mapping[str, Any], aligned: bool) -> Any:
     """Of upstream's own output, with real logits, what was asked for."""
     if want.accuracy:
         logits, ignore = (out["logits"] if isinstance(out, dict) else out[1]), kwargs.get("ignore_index", -100)
-        assert labels is not None  # our own bug: wanted() has checked it
-        output.add_accuracy(out, accuracy_of_logits(logits, labels, kwargs.get("shift_labels"), ignore))
+        shift = kwargs.get("shift_labels")
+        target = shifted(labels, labels if aligned and shift is None else shift, ignore)
+        output.add_accuracy(out, accuracy_of_logits(logits, target, ignore))
     return output.drop_logits(out) if want.logits == "none" else out
 
 
@@ -181,12 +190,14 @@ def _loss_call(
     logit_scale: float,
     softcap: float | None,
     accuracy: bool,
-    labels: Tensor,
+    loss: str,
+    labels: Tensor | None,
     num_items_in_batch: Tensor | int | None = None,
     ignore_index: int = -100,
     shift_labels: Tensor | None = None,
     **ignored: Any,  # as upstream's loss does with attention arguments that pass through the forward
 ) -> LossCall:
+    shift_labels = labels if loss == ALIGNED else shift_labels
     return LossCall(labels, shift_labels, num_items_in_batch, ignore_index, logit_scale, softcap, accuracy)
 
 
@@ -225,7 +236,7 @@ def _kept(rows: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tens
 # -- When the seam can be used at a call -------------------------------------------------------------------------------
 def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
     """Whether head and loss are still those that were patched; a LoRA on the head or another loss is not."""
-    if _loss_name(loss(model)) != "ForCausalLMLoss" or not _still_known(model, slot):
+    if _loss_name(loss(model)) not in (SHIFTS, ALIGNED) or not _still_known(model, slot):
         return False
     head = model.get_output_embeddings()
     if SLOT in head.__dict__:
@@ -298,12 +309,13 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
         if owner := _hooked(linear):
             raise PatchRefused(f"a hook or forward of {owner} on its head would no longer see logits: real logits")
     loss = _loss_name(cls.loss_function.fget(model))  # type: ignore[attr-defined]
-    if loss != "ForCausalLMLoss":
-        raise PatchRefused(f"its loss function is {loss}, not ForCausalLMLoss")
+    if loss not in (SHIFTS, ALIGNED):
+        raise PatchRefused(f"its loss function is {loss}, neither {SHIFTS} nor {ALIGNED}")
     found = transform.find(model, heads[0].out_features, heads[0].in_features)
     _agree(model, options["softcap_path"], found.softcap)
     slot = Slot(transform.Known(model, found))
-    constants = {"logit_scale": found.scale, "softcap": found.softcap}
+    aligned = found.aligned or loss == ALIGNED
+    constants = {"logit_scale": found.scale, "softcap": found.softcap, "aligned": aligned}
     return [
         Part(model, "liger_hf.head:causal_lm", constants, {SLOT: slot}),
         *(Part(linear, "liger_hf.head:output_embeddings", {}, {SLOT: slot}) for linear in heads),

@@ -17,10 +17,14 @@ TOKENS = 3
 
 
 class Transform(NamedTuple):
-    """``logits -> softcap * tanh(logits * scale / softcap)``, or ``logits * scale`` without a soft cap."""
+    """``logits -> softcap * tanh(logits * scale / softcap)``, or ``logits * scale`` without a soft cap.
+
+    ``aligned``: its forward tells the loss not to shift the labels, for the decoder's inputs are shifted (canary).
+    """
 
     scale: float
     softcap: float | None
+    aligned: bool = False
 
     def apply(self, logits: Tensor) -> Tensor:
         """The transform in plain torch."""
@@ -124,13 +128,15 @@ def find(model: Any, vocab: int, width: int) -> Transform:
     reached = _run(model, hidden, head, labels)
     if calls != [(1, TOKENS, width)]:
         raise PatchRefused(f"its forward calls the head with shapes {calls}, expected [{(1, TOKENS, width)}]")
-    if reached.labels is not labels or reached.kwargs.get("shift_labels") is not None:
+    shifted = reached.kwargs.get("shift_labels")
+    given = [tensor for tensor in (reached.labels, shifted) if tensor is not None]
+    if not given or any(tensor is not labels for tensor in given):
         raise PatchRefused("its forward changes the labels before the loss function")
     if reached.vocab_size != vocab:
         raise PatchRefused(f"it passes vocab_size={reached.vocab_size} to the loss, the head has {vocab} rows")
     if reached.logits.requires_grad:
         raise PatchRefused("between head and loss, its forward uses a parameter, which would get no gradient")
-    found = _identify(grid, reached.logits.detach().float())
+    found = _identify(grid, reached.logits.detach().float())._replace(aligned=shifted is labels)
     if reason := gradients_differ(
         lambda t: _run(model, hidden, lambda _: t.clone(), labels).logits, found.apply, [grid]
     ):
