@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from transformers import (
+    DeepseekV4ForCausalLM,
     Gemma3nAudioConfig,
     Gemma3nConfig,
     Gemma3nForConditionalGeneration,
@@ -23,6 +24,7 @@ from liger.testing.models import (
     gradients,
 )
 from liger_hf.minis import pixels_16
+from liger_models_deepseek.mini import deepseek_v4
 from liger_models_gemma.mini import gemma3n_text
 from liger_models_llama.mini import mllama
 
@@ -146,3 +148,16 @@ def test_gemma3n_that_sees(device):
         assert applied >= {"Gemma3nRMSNorm", "Gemma3nTextMLP", "Gemma3nTextAttention", type(model).__name__}
         out = expect_equal_step(copy.deepcopy(model), patched, **inputs)
         assert out.logits is None
+
+
+def test_deepseek_v4_with_compressed_keys(device):
+    """What compresses them rotates by upstream's code, the attention around it by the op."""
+    config = deepseek_v4()
+    config.compress_rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8}
+    config.layer_types = list(config.compress_rates)
+    torch.manual_seed(0)
+    plain = DeepseekV4ForCausalLM(config).to(device).train()
+    patched = copy.deepcopy(plain)
+    report = liger.autopatch(patched, strict=True)
+    assert sum(row.op == "rope" for row in report.applied) == 2
+    expect_equal_step(plain, patched, **Pair(find("deepseek_v4"), device).batch(tokens=24))
