@@ -726,6 +726,31 @@ def test_a_scale_that_is_changed_more_than_once(scales: list[Any]) -> None:
         expect_equal_step(plain, patched, **batch())
 
 
+@pytest.mark.parametrize("model_type", ["granite", "cohere"])
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_scale_that_is_changed_in_a_compiled_model(model_type: str, copied: bool) -> None:
+    """Before it is compiled and twice after: of a float that has changed once dynamo makes a variable."""
+    plain = build(model_type)
+    patched = copy.deepcopy(plain)
+    liger.autopatch(patched, only="linear_cross_entropy")
+    patched = copy.deepcopy(patched) if copied else patched
+    patched.compile(fullgraph=True, backend="eager")
+    for scale in (8.0, 3.0, 0.5):
+        for model in (plain, patched):
+            holder, name = (model.config, "logits_scaling") if model_type == "granite" else (model, "logit_scale")
+            setattr(holder, name, scale)
+        expect_equal_step(plain, patched, **batch())
+
+
+def test_a_head_that_becomes_unknown_before_it_is_compiled() -> None:
+    plain, patched = acme(), acme()
+    liger.autopatch(patched, only="linear_cross_entropy")
+    for model in (plain, patched):
+        model.config.cube = 1
+    patched.compile(fullgraph=True, backend="eager")
+    assert expect_equal_step(plain, patched, **IDS).logits is not None
+
+
 class Switched(AcmeForCausalLM):
     """A factor that counts once it is switched on."""
 
@@ -786,10 +811,18 @@ def test_an_activation_that_is_changed_after_patching() -> None:
     model = build("mistral")
     mlp = model.model.layers[0].mlp
     liger.autopatch(model)
-    with pytest.raises(
-        WrongOrder, match="act_fn of a patched MistralMLP was to become ReLU.*unpatch the model, set it"
+    for change, words in (
+        (lambda: setattr(mlp, "act_fn", nn.ReLU()), "become ReLU"),
+        (lambda: mlp.add_module("act_fn", nn.ReLU()), "become ReLU"),
+        (lambda: mlp.register_module("act_fn", nn.ReLU()), "become ReLU"),
+        (lambda: delattr(mlp, "act_fn"), "be deleted"),
     ):
-        mlp.act_fn = nn.ReLU()
+        with pytest.raises(
+            WrongOrder, match=rf"act_fn of a patched MistralMLP was to {words}.*unpatch the model, change it"
+        ):
+            change()
+    mlp.add_module("probe", nn.Identity())
+    del mlp.probe
     copy.deepcopy(mlp)
     liger.unpatch(model)
     mlp.act_fn = nn.ReLU()

@@ -141,12 +141,12 @@ def _mini(made: Subject) -> Answer:
 
 
 def _closest(made: Subject) -> Answer:
+    declared = registry().models
+    if (name := made.config.model_type) in declared:
+        return Answer(name, f"{registry().owner('model', name)} declares it")
     mine = {(fit.id, str(sorted(fit.options.items()))) for fit in made.found.values() if isinstance(fit, Fit)}
     scores: list[tuple[float, str, int]] = []
-    for name, patch in registry().models.items():
-        if name == made.config.model_type:
-            owner = registry().owner("model", name)
-            return Answer(name, f"{owner} declares it")
+    for name, patch in sorted(declared.items()):  # of equals the first, in whatever order packages were installed
         theirs = {(fit.id, str(sorted(fit.options.items()))) for fit in _declared(patch)}
         scores.append((len(mine & theirs) / len(mine | theirs), name, len(mine & theirs)))
     share, name, common = max(scores, key=lambda one: (one[0], one[2]), default=(0.0, "", 0))

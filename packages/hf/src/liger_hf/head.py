@@ -51,10 +51,21 @@ class Slot:
     Never a thread-local or a class default: dynamo's guards fail on those at the second call.
     """
 
-    __slots__ = ("accuracy", "consumed", "head", "hidden", "known", "open", "shape", "thread", "want_accuracy")
+    __slots__ = (
+        "accuracy",
+        "consumed",
+        "floats",
+        "head",
+        "hidden",
+        "known",
+        "open",
+        "shape",
+        "thread",
+        "want_accuracy",
+    )
 
-    def __init__(self, known: transform.Known | None = None) -> None:
-        self.known = known
+    def __init__(self, known: transform.Known | None = None, floats: tuple[str, ...] = ()) -> None:
+        self.known, self.floats = known, floats
         self.open = self.consumed = self.want_accuracy = False
         self.hidden: Tensor | None = None
         self.accuracy: Tensor | None = None
@@ -62,8 +73,8 @@ class Slot:
         self.shape: tuple[int, ...] = ()
         self.thread = 0
 
-    def __reduce__(self) -> tuple[type[Slot], tuple[()]]:
-        return Slot, ()
+    def __reduce__(self) -> tuple[type[Slot], tuple[None, tuple[str, ...]]]:
+        return Slot, (None, self.floats)
 
     def enter(self, shape: tuple[int, ...], want_accuracy: bool = False) -> None:
         """Open the slot for one forward over labels of ``shape``."""
@@ -129,8 +140,8 @@ def causal_lm(
             if logits is None or logits.shape[-1] != 0:
                 return base(logits, labels, vocab_size, *args, **kwargs)
             slot.consumed = True
-            scale, cap, _ = _known(slot) or (logit_scale, softcap, aligned)
-            cap = read(self, softcap_path) if softcap_path else cap
+            scale, cap, _ = transform.at_call(self, slot.known, slot.floats) or (logit_scale, softcap, aligned)
+            cap = transform.read(self, softcap_path) if softcap_path else cap
             call = _loss_call(scale, cap, slot.want_accuracy, _loss_name(base), labels, *args, **kwargs)
             value, slot.accuracy = slot.head(slot.hidden, call)
             return value
@@ -251,17 +262,12 @@ def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
 
 
 def _still_known(model: Any, slot: Slot) -> bool:
-    """Whether a transform lies between head and loss now; a compiled graph keeps that of when it was patched."""
+    """Whether a transform lies between head and loss now."""
     if torch.compiler.is_compiling():
-        return True
+        return transform.at_call(model, slot.known, slot.floats) is not None
     if slot.known is None:  # of a copy
         slot.known = transform.Known(model, transform.find_now(model))
     return slot.known.now(model) is not None
-
-
-def _known(slot: Slot) -> transform.Transform | None:
-    """The transform that was found at this call, None while compiling."""
-    return None if torch.compiler.is_compiling() or slot.known is None else slot.known.found
 
 
 def _loss_name(loss: Any) -> str:
@@ -313,7 +319,7 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
         raise PatchRefused(f"its loss function is {loss}, neither {SHIFTS} nor {ALIGNED}")
     found = transform.find(model, heads[0].out_features, heads[0].in_features)
     _agree(model, options["softcap_path"], found.softcap)
-    slot = Slot(transform.Known(model, found))
+    slot = Slot(transform.Known(model, found), transform.floats(model))
     aligned = found.aligned or loss == ALIGNED
     constants = {"logit_scale": found.scale, "softcap": found.softcap, "aligned": aligned}
     return [
@@ -322,15 +328,8 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
     ]
 
 
-def read(model: Any, path: str) -> Any:
-    """``read(model, "config.x")`` is ``model.config.x``; dynamo traces it, unlike ``operator.attrgetter``."""
-    for name in path.split("."):
-        model = getattr(model, name)
-    return model
-
-
 def _agree(model: Any, path: str | None, found: float | None) -> None:
-    declared = read(model, path) if path else None
+    declared = transform.read(model, path) if path else None
     if path and (declared is None) != (found is None):
         raise PatchRefused(f"{path} is {declared}, but its forward applies a soft cap of {found}")
     if declared is not None and found is not None and abs(declared - found) > 1e-3 * abs(declared):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Number
 from typing import Any, NamedTuple, NoReturn
 
@@ -66,6 +67,36 @@ def find_now(model: Any) -> Transform | None:
             return None
 
 
+def at_call(model: Any, known: Known | None, floats: Sequence[str]) -> Transform | None:
+    """The transform that was found at this call.
+
+    While compiling it is looked for again and becomes a constant of the graph. A float that changes would become a
+    variable of the graph; dynamo makes a constant of a key of a dictionary, so that the graph is made anew.
+    """
+    if not torch.compiler.is_compiling():
+        return None if known is None else known.found
+    found = _traced(model, len({read(model, path): path for path in floats}))
+    return None if found is None else Transform(*found)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _traced(model: Any, count: int) -> tuple[Any, ...] | None:
+    found = find_now(model)
+    return None if found is None else tuple(found)
+
+
+def floats(model: Any) -> tuple[str, ...]:
+    """Paths of the floats among the numbers that may decide the transform."""
+    return tuple(path for path, value in _numbers(model).items() if type(value) is float)
+
+
+def read(model: Any, path: str) -> Any:
+    """``read(model, "config.x")`` is ``model.config.x``; dynamo traces it, unlike ``operator.attrgetter``."""
+    for name in path.split("."):
+        model = getattr(model, name)
+    return model
+
+
 def _close(a: Any, b: Any) -> bool:
     """Whether two floats are so near each other that ``find`` may see no difference though there is one."""
     return isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=0.01)
@@ -74,7 +105,7 @@ def _close(a: Any, b: Any) -> bool:
 def _numbers(model: Any) -> dict[str, Any]:
     """Numbers of a model, its backbone and their configs by name: where upstream has its scales and soft caps."""
     config = model.config
-    places = {"": model, "config.": config, "text_config.": getattr(config, "text_config", None)}
+    places = {"": model, "config.": config, "config.text_config.": getattr(config, "text_config", None)}
     places |= {f"{name}.": child for name, child in model._modules.items() if stub.config_of(child)}
     values = {f"{at}{n}": v for at, place in places.items() for n, v in _attributes(place).items()}
     seen = {name: _state(value) if isinstance(value, Tensor) else value for name, value in values.items()}
