@@ -264,7 +264,7 @@ def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
 def _still_known(model: Any, slot: Slot) -> bool:
     """Whether a transform lies between head and loss now."""
     if torch.compiler.is_compiling():
-        return transform.at_call(model, slot.known, slot.floats) is not None
+        return not transform.AT_TRACING or transform.at_call(model, slot.known, slot.floats) is not None
     if slot.known is None:  # of a copy
         slot.known = transform.Known(model, transform.find_now(model))
     return slot.known.now(model) is not None

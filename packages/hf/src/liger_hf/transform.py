@@ -9,12 +9,15 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from liger.errors import PatchRefused
 from liger_hf import stub
 from liger_hf.standin import gradients_differ
 
 TOKENS = 3
+AT_TRACING = TorchVersion(torch.__version__) >= "2.13"
+"""Whether it can be looked for while a graph is made: dynamo of older versions hands no module to such a function."""
 
 
 class Transform(NamedTuple):
@@ -75,6 +78,8 @@ def at_call(model: Any, known: Known | None, floats: Sequence[str]) -> Transform
     """
     if not torch.compiler.is_compiling():
         return None if known is None else known.found
+    if not AT_TRACING:
+        return None
     found = _traced(model, len({read(model, path): path for path in floats}))
     return None if found is None else Transform(*found)
 
