@@ -69,6 +69,10 @@ def test_what_is_not_known_is_said_with_the_reason():
     assert "no fit is for a module" in str(analyze("starcoder2").answers["activation"].value)
 
 
+def test_a_type_that_is_a_part_of_other_models():
+    assert analyze("pixtral").answers["causal class"].value == "Mistral3ForConditionalGeneration"  # of its mini
+
+
 def test_a_type_whose_default_config_makes_no_model():
     assert analyze("lfm2_moe").answers["causal class"].value == "Lfm2MoeForCausalLM"  # of its mini
     with pytest.raises(ValueError, match="makes no model of 'qwen3_omni_moe' from its default config: AttributeError"):
