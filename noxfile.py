@@ -305,7 +305,7 @@ def demo_quick(session: nox.Session, offer: bool) -> None:
 
 @nox.session(default=False, requires=["wheels"])
 def sweep(session: nox.Session) -> None:
-    """Patch a small model of every type and compare; `nox -s sweep -- --all --write` writes docs/models.md."""
+    """Patch a small model of every type and compare; `nox -s sweep -- --all --write` writes the table."""
     install_everything(session)
     session.run("python", "tools/sweep.py", *session.posargs, env=ENV)
 

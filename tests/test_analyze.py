@@ -54,10 +54,23 @@ def test_answers(target):
     assert list(profile.answers) == list(QUESTIONS) and all(answer.evidence for answer in profile.answers.values())
 
 
+def test_of_equally_close_types_the_first_by_name(monkeypatch):
+    models = registry().models
+    for order in (1, -1):
+        monkeypatch.setattr(
+            registry(), "models", {name: models[name] for name in ("qwen2", "mistral", "llama")[::order]}
+        )
+        assert analyze("starcoder2").answers["closest declared type"].value == "llama"
+
+
 def test_what_is_not_known_is_said_with_the_reason():
     logits = analyze("t5").answers["logits"]
     assert logits.value is None and logits.evidence.startswith("its backbone 'transformer' is not a direct child")
     assert "no fit is for a module" in str(analyze("starcoder2").answers["activation"].value)
+
+
+def test_a_type_that_is_a_part_of_other_models():
+    assert analyze("pixtral").answers["causal class"].value == "Mistral3ForConditionalGeneration"  # of its mini
 
 
 def test_a_type_whose_default_config_makes_no_model():

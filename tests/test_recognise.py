@@ -25,7 +25,7 @@ from liger.registry import registry
 from liger.swap import quiet
 from liger.testing import count_ops
 from liger.testing.models import expect_equal_step, expect_unchanged, snapshot, step
-from liger_hf import fits
+from liger_hf import fits, transform
 from liger_hf.plugin import liger_recognise_module
 from liger_hf.recognise import recognise_module
 from liger_hf.standin import gradients_differ
@@ -299,7 +299,7 @@ def double_the_logits(model: Any) -> None:
 @pytest.mark.parametrize(
     "change, reason",
     [
-        (double_the_loss, "its loss function is a wrapper of ForCausalLMLoss, not ForCausalLMLoss"),
+        (double_the_loss, "its loss function is a wrapper of ForCausalLMLoss, neither ForCausalLMLoss"),
         (double_the_logits, f"a hook or forward of {__name__}.double_the_logits"),
     ],
 )
@@ -385,6 +385,18 @@ def test_a_declaration_wins_over_recognition(monkeypatch: pytest.MonkeyPatch) ->
         assert by_class[name].reason == ""
     head = by_class["LlamaForCausalLM"]
     assert head.status == "skipped" and "Container around it may need its logits" in head.reason
+
+
+@pytest.mark.parametrize("act, applied", [("silu", True), ("gelu", True), ("relu", False)])
+def test_a_declaration_that_leaves_a_class_to_recognition(act: str, applied: bool) -> None:
+    """Pixtral's MLP: what no fit suits is refused, for the declaration names the class."""
+    config = importlib.import_module("liger_models_mistral.mini").mistral3().vision_config
+    config.hidden_act = act
+    tower = importlib.import_module("transformers").PixtralVisionModel(config)
+    rows = [row for row in liger.plan(tower).rows if row.cls == "PixtralMLP"]
+    assert len(rows) == 2 and {row.status for row in rows} == {"applied" if applied else "refused"}
+    assert {row.op for row in rows} == ({f"{act}_mul"} if applied else {""})
+    assert all(row.reason == "recognised" if applied else "its activation ReLU" in row.reason for row in rows)
 
 
 @pytest.mark.parametrize("patch", ["wrapper", "text", "tower"])
@@ -714,6 +726,38 @@ def test_a_scale_that_is_changed_more_than_once(scales: list[Any]) -> None:
         expect_equal_step(plain, patched, **batch())
 
 
+at_tracing = pytest.mark.skipif(
+    not transform.AT_TRACING, reason="with torch before 2.13 a compiled graph keeps what was found at patching"
+)
+
+
+@at_tracing
+@pytest.mark.parametrize("model_type", ["granite", "cohere"])
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_scale_that_is_changed_in_a_compiled_model(model_type: str, copied: bool) -> None:
+    """Before it is compiled and twice after: of a float that has changed once dynamo makes a variable."""
+    plain = build(model_type)
+    patched = copy.deepcopy(plain)
+    liger.autopatch(patched, only="linear_cross_entropy")
+    patched = copy.deepcopy(patched) if copied else patched
+    patched.compile(fullgraph=True, backend="eager")
+    for scale in (8.0, 3.0, 0.5):
+        for model in (plain, patched):
+            holder, name = (model.config, "logits_scaling") if model_type == "granite" else (model, "logit_scale")
+            setattr(holder, name, scale)
+        expect_equal_step(plain, patched, **batch())
+
+
+@at_tracing
+def test_a_head_that_becomes_unknown_before_it_is_compiled() -> None:
+    plain, patched = acme(), acme()
+    liger.autopatch(patched, only="linear_cross_entropy")
+    for model in (plain, patched):
+        model.config.cube = 1
+    patched.compile(fullgraph=True, backend="eager")
+    assert expect_equal_step(plain, patched, **IDS).logits is not None
+
+
 class Switched(AcmeForCausalLM):
     """A factor that counts once it is switched on."""
 
@@ -774,10 +818,18 @@ def test_an_activation_that_is_changed_after_patching() -> None:
     model = build("mistral")
     mlp = model.model.layers[0].mlp
     liger.autopatch(model)
-    with pytest.raises(
-        WrongOrder, match="act_fn of a patched MistralMLP was to become ReLU.*unpatch the model, set it"
+    for change, words in (
+        (lambda: setattr(mlp, "act_fn", nn.ReLU()), "become ReLU"),
+        (lambda: mlp.add_module("act_fn", nn.ReLU()), "become ReLU"),
+        (lambda: mlp.register_module("act_fn", nn.ReLU()), "become ReLU"),
+        (lambda: delattr(mlp, "act_fn"), "be deleted"),
     ):
-        mlp.act_fn = nn.ReLU()
+        with pytest.raises(
+            WrongOrder, match=rf"act_fn of a patched MistralMLP was to {words}.*unpatch the model, change it"
+        ):
+            change()
+    mlp.add_module("probe", nn.Identity())
+    del mlp.probe
     copy.deepcopy(mlp)
     liger.unpatch(model)
     mlp.act_fn = nn.ReLU()

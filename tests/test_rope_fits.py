@@ -13,7 +13,8 @@ from liger.registry import registry
 from liger.testing import count_ops
 from liger.testing.models import Pair
 from liger_hf import fits
-from liger_hf.rope import _computes, as_upstream, match, probe_attention, rope
+from liger_hf.attention import probe_attention
+from liger_hf.rope import _computes, as_upstream, match, rope
 
 SMALL = {
     "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 32,
@@ -62,6 +63,16 @@ def test_each_family_is_accepted_by_its_own_fit_alone(model: str) -> None:
         if fit.id != mine.id:
             options = {**fit.options, "function": mine.options["function"]}
             assert match(module, options) is not None, other
+
+
+def test_the_last_columns_of_one_tensor() -> None:
+    upstream = importlib.import_module("transformers.models.deepseek_v4.modeling_deepseek_v4").apply_rotary_pos_emb
+    form = "interleaved", "pair", "fp32"
+    assert _computes(upstream, *form, last=True) is None
+    assert "does not rotate as layout='interleaved'" in str(_computes(upstream, *form, last=False))
+    two = importlib.import_module("transformers.models.llama.modeling_llama").apply_rotary_pos_emb
+    found = _computes(two, "half", "column", "none", last=True)
+    assert found == "apply_rotary_pos_emb takes (q, k, cos, sin, unsqueeze_dim), expected (x, cos, sin, unsqueeze_dim)"
 
 
 def test_fp32_tables_tell_olmo2_from_llama() -> None:

@@ -97,17 +97,22 @@ def test_each_type_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch, wha
 def test_the_table() -> None:
     fine = Outcome("a", "causal", "A", "equal", batch="images", patched={"rms_norm": 2, "linear_cross_entropy": 1})
     fine.left = {"AMLP": "its activation is another"}
-    text = sweep.page([fine, Outcome("b", "causal", "B", "mismatch", "the loss differs by 1.0e-02")])
+    outcomes = [fine, Outcome("b", "causal", "B", "mismatch", "the loss differs by 1.0e-02")]
+    text = sweep.page(outcomes)
     assert f"# Model types of transformers {transformers.__version__}\n" in text
     assert "2 types: 1 compared and equal, 1 mismatches, 0 crashes, 0 not run." in text
+    assert f"(models-{transformers.__version__}.md)" in text
+    text = sweep.table(outcomes)
     row = "| a | equal, images | rms_norm 2, linear_cross_entropy 1 | AMLP: its activation is another |"
     assert row in text.splitlines() and "| b | mismatch: the loss differs by 1.0e-02 |  |  |" in text.splitlines()
 
 
 def test_the_committed_table_has_every_type() -> None:
-    text = sweep.PAGE.read_text(encoding="utf-8")
-    if f"transformers {transformers.__version__}\n" not in text:
+    (found,) = sweep.PAGE.parent.glob("models-*.md")
+    assert f"({found.name})" in sweep.PAGE.read_text(encoding="utf-8")
+    if found != sweep.TABLE:
         pytest.skip(f"the table is of another release than {transformers.__version__}")
+    text = found.read_text(encoding="utf-8")
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")][1:]
     assert rows == list(TYPES)
     assert "| mismatch" not in text and "| crash" not in text

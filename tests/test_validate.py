@@ -95,6 +95,11 @@ def test_lint_is_fixed_once(package):
     assert status == "FAIL" and "name_of_nothing" in detail
 
 
+def test_a_row_without_a_cause_is_an_error_of_ours():
+    with pytest.raises(KeyError, match="Colour"):
+        str(validate.Validation("tried", (validate.Result("Colour", "FAIL"),)))
+
+
 def test_a_type_that_nobody_declares():
     code, text = run("helium", "--json")
     assert code == 1

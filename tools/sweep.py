@@ -1,7 +1,7 @@
 """Patch a small model of every language model type of the installed transformers and compare it with upstream's.
 
     python tools/sweep.py mistral qwen3      these types
-    python tools/sweep.py --all --write      every type, and the table docs/models.md
+    python tools/sweep.py --all --write      every type, and the table, docs/models-<version>.md
 
 Each type runs in a process of its own with a time limit. Loss and all gradients in fp32, reference kernels: a mismatch,
 a crash or a patch that cannot be undone is exit status 1. What cannot be built or run even unpatched is named.
@@ -38,6 +38,7 @@ from tiny_models import batches, make, types
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "models.md"
+TABLE = PAGE.with_name(f"models-{transformers.__version__}.md")
 SECONDS = 120  # of one type; the slowest that are known take 20
 FAILED = ("mismatch", "crash")
 SAMPLE = (
@@ -218,16 +219,29 @@ declares are recognised, and what is not known is left alone.
 Equal means: within {relative:.0e} of each gradient's norm (or of a thousandth of the largest one's). The batch held
 text unless another word is there. "not run" has upstream's words: the small model could not be built or trained even
 unpatched, so that what is patched was compared part by part alone.
-
-| type | result | patched | left alone |
-|---|---|---|---|
 """
+COLUMNS = "| type | result | patched | left alone |\n|---|---|---|---|\n"
 
 
 def page(outcomes: list[Outcome]) -> str:
-    """The text of docs/models.md."""
+    """The text of docs/models.md: what was compared, and where the table is."""
     head = HEAD.format(version=transformers.__version__, counts=_counts(outcomes), relative=RELATIVE)
-    return head + "".join(f"{_row(outcome)}\n" for outcome in outcomes)
+    return f"{head}\nThe table: [{TABLE.name}]({TABLE.name}).\n"
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """The text of the table, a row for each type."""
+    title = f"# Model types of transformers {transformers.__version__}, one by one\n\n"
+    head = f"[models.md]({PAGE.name}) says what the columns mean.\n\n{COLUMNS}"
+    return title + head + "".join(f"{_row(outcome)}\n" for outcome in outcomes)
+
+
+def write(outcomes: list[Outcome]) -> None:
+    """Write both, and remove the table of another version."""
+    for old in PAGE.parent.glob("models-*.md"):
+        old.unlink()
+    PAGE.write_text(page(outcomes), encoding="utf-8")
+    TABLE.write_text(table(outcomes), encoding="utf-8")
 
 
 def _counts(outcomes: list[Outcome]) -> str:
@@ -257,7 +271,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("types", nargs="*", help="Model types; by default a fixed sample.")
     parser.add_argument("--all", action="store_true", help="Every language model type of transformers.")
-    parser.add_argument("--write", action="store_true", help="Write docs/models.md; only with --all.")
+    parser.add_argument("--write", action="store_true", help="Write docs/models.md and its table; only with --all.")
     parser.add_argument("--json", type=Path, help="Write the outcomes to this file as well.")
     args = parser.parse_args(argv)
     known = types()
@@ -269,7 +283,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.json:
         args.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1), encoding="utf-8")
     if args.write:
-        PAGE.write_text(page(outcomes), encoding="utf-8")
+        write(outcomes)
     print(_counts(outcomes))
     return int(any(o.status in FAILED for o in outcomes))
 

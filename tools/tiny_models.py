@@ -192,7 +192,7 @@ def _small_number(name: str, value: int, fields: Mapping[str, Any], kept: list[i
         return len(kept)
     if name == "head_dim" and "qk_rope_head_dim" in fields:
         return SMALL["qk_rope_head_dim"]
-    if name == "num_key_value_heads" and value == fields.get("num_attention_heads"):
+    if name.endswith("num_key_value_heads") and value == fields.get(name.replace("key_value", "attention")):
         return HEADS
     if name in SMALL:
         return min(value, SMALL[name])
@@ -262,7 +262,7 @@ def batches(model: Any) -> Iterator[tuple[str, dict[str, Tensor]]]:
         for frames in (40, 16, 64):
             yield "sound", {"input_features": torch.randn(2, HEAD, frames, generator=generator), "labels": labels}
             yield "sound", {"input_features": torch.randn(2, frames, HEAD, generator=generator), "labels": labels}
-    if model.main_input_name == "input_values":
+    if "input_values" in takes:
         yield "sound", {"input_values": torch.randn(2, 4000, generator=generator), "labels": labels}
     if model.main_input_name == "pixel_values":
         yield "images", {"pixel_values": torch.randn(2, 3, 32, 32, generator=generator), "labels": labels}

@@ -107,19 +107,23 @@ def _of_module(path: str, module: Module, around: Sequence[Scope], reg: Registry
     cls = original_class(module)
     for scope in around:
         patch = scope.patch
-        fit = patch and patch.fits.get(cls.__name__ if cls.__module__ == patch.module else qualified(cls))
-        if patch and fit:
+        key = cls.__name__ if patch and cls.__module__ == patch.module else qualified(cls)
+        if patch is None or key not in patch.fits:
+            continue
+        if (fit := patch.fits[key]) is None:
+            yield from _recognised(path, module, around, reg, named=True)
+        else:
             yield Candidate(path, module, fit, reg.owner("model", patch.model_type), _around(path))
-            break
+        break
     else:
         if around and around[0].patch is None and reg.problem("model", str(_type_of(around[0].model))) is None:
-            yield from _recognised(path, module, around, reg)
+            yield from _recognised(path, module, around, reg, named=around[-1].patch is None)
     if around and around[0].path == path and (patch := around[0].patch) is not None and patch.head is not None:
         yield from _head(path, module, patch.head, reg.owner("model", patch.model_type), around)
 
 
-def _recognised(path: str, module: Module, around: Sequence[Scope], reg: Registry) -> Iterator[Found]:
-    """What the plugins say about a module of an undeclared model."""
+def _recognised(path: str, module: Module, around: Sequence[Scope], reg: Registry, *, named: bool) -> Iterator[Found]:
+    """What the plugins say about a module of an undeclared model, or one that a declaration leaves to them."""
     answers = [(i, a) for i, a in reg.plugins.call("liger_recognise_module", module=module) if a is not None]
     fitting = [(info, answer) for info, answer in answers if isinstance(answer, Fit)]
     row = Row(path=path, cls=original_class(module).__name__, fit="", op="", status="refused")
@@ -132,7 +136,7 @@ def _recognised(path: str, module: Module, around: Sequence[Scope], reg: Registr
             yield from _head(path, module, fit, info.owner, around, RECOGNISED)
         else:
             yield Candidate(path, module, fit, info.owner, _around(path), RECOGNISED)
-    elif around[-1].patch is None:
+    elif named:
         yield from (replace(row, reason=str(reason), owner=info.owner) for info, reason in answers[:1])
     else:  # what its declaration leaves out of the towers inside is no mistake (the MLPs of CLIP and SigLIP)
         row = replace(row, status="skipped")
@@ -163,7 +167,7 @@ def _missing(patch: ModelPatch, owner: str) -> Iterator[Row]:
         home, _, name = key.rpartition(".")
         home = home or patch.module
         found = getattr(sys.modules.get(home), name, None)
-        row = Row(path="", cls=name, fit=fit.id, op=fit.op, status="refused", owner=owner)
+        row = Row(path="", cls=name, fit=fit.id if fit else "", op=fit.op if fit else "", status="refused", owner=owner)
         if found is None:
             yield replace(row, reason=f"{home} has no class {name!r}")
         elif found.__module__ != home:

@@ -285,16 +285,18 @@ class ModelPatch:
         model_type: as in ``config.model_type``.
         module: the upstream module that defines the classes.
         fits: upstream class name -> fit. A class that another module defines is named in full, as
-            ``"torch.nn.modules.normalization.LayerNorm"``.
+            ``"torch.nn.modules.normalization.LayerNorm"``. None is the fit that a plugin recognises, where configs
+            differ in it.
         head: the fit of the causal-LM class, or None.
-        mini: ``f() -> config`` of a model small enough to train in seconds on a CPU.
+        mini: ``f() -> config`` of a model small enough to train in seconds on a CPU; of a text model or tower without a
+            head, that of a model around it.
         images: for models that see, ``f(ids) -> inputs``: of token ids (B, T), T >= 12, what the mini's forward takes
             to see an image in each row, the ids with the image's among it. Tests use it.
     """
 
     model_type: str
     module: str
-    fits: Mapping[str, Fit]
+    fits: Mapping[str, Fit | None]
     head: Fit | None
     mini: str
     images: str | None = None

@@ -117,8 +117,8 @@ def forward(
     Args:
         adapter: what computes the result.
         fixed: of each attribute that upstream's forward reads and this one does not: the constant that may name it ->
-            the name it has without that constant, None if there is then no such attribute. Setting such an attribute
-            of a patched module is an error, for it would change nothing.
+            the name it has without that constant, None if there is then no such attribute. Setting or deleting such an
+            attribute of a patched module is an error, for it would change nothing.
     """
     if adapter is None:
         return functools.partial(forward, fixed=fixed)
@@ -144,19 +144,30 @@ def forward(
 
 
 def refusing(names: Collection[str]) -> Namespace:
-    """Class attributes that make it an error to set an attribute of these names."""
+    """Class attributes that make it an error to set or delete an attribute of these names, also as a submodule."""
     if not names:
         return {}
 
-    def set_attribute(self: Any, name: str, value: Any) -> None:
-        if name in names and still_patched(self):
+    def refuse(module: Any, name: str, done: str) -> None:
+        if name in names and still_patched(module):
             raise WrongOrder(
-                f"{name} of a patched {type(self).__name__} was to become {value!r}, but its forward no longer reads "
-                "it: unpatch the model, set it, and patch again"
+                f"{name} of a patched {type(module).__name__} was to {done}, but its forward no longer reads it: "
+                "unpatch the model, change it, and patch again"
             )
+
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        refuse(self, name, f"become {value!r}")
         super(Swapped, self).__setattr__(name, value)
 
-    return {"__setattr__": set_attribute}
+    def delete_attribute(self: Any, name: str) -> None:
+        refuse(self, name, "be deleted")
+        super(Swapped, self).__delattr__(name)
+
+    def add_module(self: Any, name: str, module: Any) -> None:
+        refuse(self, name, f"become {module!r}")
+        super(Swapped, self).add_module(name, module)
+
+    return {"__setattr__": set_attribute, "__delattr__": delete_attribute, "add_module": add_module}
 
 
 def own(fn: Any, original: type) -> types.FunctionType:

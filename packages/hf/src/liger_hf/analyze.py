@@ -88,7 +88,7 @@ def _transform(made: Subject) -> Answer:
         found = transform.find(made.model, head.out_features, head.in_features)
     except PatchRefused as refusal:
         raise LookupError(str(refusal)) from refusal
-    words = ["none"] if found == (1.0, None) else [f"scale {found.scale:g}"] if found.scale != 1 else []
+    words = ["none"] if found[:2] == (1.0, None) else [f"scale {found.scale:g}"] if found.scale != 1 else []
     words += [f"soft cap {found.softcap:g}"] if found.softcap is not None else []
     return Answer(", ".join(words), "known logits, put through upstream's forward")
 
@@ -141,12 +141,12 @@ def _mini(made: Subject) -> Answer:
 
 
 def _closest(made: Subject) -> Answer:
+    declared = registry().models
+    if (name := made.config.model_type) in declared:
+        return Answer(name, f"{registry().owner('model', name)} declares it")
     mine = {(fit.id, str(sorted(fit.options.items()))) for fit in made.found.values() if isinstance(fit, Fit)}
     scores: list[tuple[float, str, int]] = []
-    for name, patch in registry().models.items():
-        if name == made.config.model_type:
-            owner = registry().owner("model", name)
-            return Answer(name, f"{owner} declares it")
+    for name, patch in sorted(declared.items()):  # of equals the first, in whatever order packages were installed
         theirs = {(fit.id, str(sorted(fit.options.items()))) for fit in _declared(patch)}
         scores.append((len(mine & theirs) / len(mine | theirs), name, len(mine & theirs)))
     share, name, common = max(scores, key=lambda one: (one[0], one[2]), default=(0.0, "", 0))
@@ -156,7 +156,7 @@ def _closest(made: Subject) -> Answer:
 
 
 def _declared(patch: ModelPatch) -> list[Fit]:
-    return [*patch.fits.values(), *([patch.head] if patch.head else [])]
+    return [fit for fit in (*patch.fits.values(), patch.head) if fit is not None]
 
 
 QUESTIONS: dict[str, Callable[[Subject], Answer]] = {

@@ -104,7 +104,9 @@ def find_config(target: str) -> tuple[PretrainedConfig, type | None]:
 
 
 def model_of(target: str) -> Any:
-    """The model of a target on the meta device; of a type whose default config upstream cannot use, that of its mini.
+    """The model of a target on the meta device.
+
+    Of a declared type whose default config upstream cannot use, or that is a part of other models, that of its mini.
 
     Raises:
         ValueError: no model can be made of it.
@@ -116,11 +118,11 @@ def model_of(target: str) -> Any:
     patch = registry().models.get(target)
     try:
         return meta_model(*find_config(target))
-    except ValueError:
-        raise
     except Exception as error:
         if patch is not None:
             return meta_model(load(patch.mini)())
+        if isinstance(error, ValueError):
+            raise
         raise ValueError(
             f"upstream makes no model of {target!r} from its default config: {describe(error)}; name a model directory"
         ) from error

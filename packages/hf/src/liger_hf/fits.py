@@ -249,7 +249,12 @@ ROPE_CASTS = ("none", "output", "fp32")
 
 
 def rope(
-    layout: str = "half", *, tables: str = "column", cast: str = "none", function: str = "apply_rotary_pos_emb"
+    layout: str = "half",
+    *,
+    tables: str = "column",
+    cast: str = "none",
+    function: str = "apply_rotary_pos_emb",
+    last: bool = False,
 ) -> Fit:
     """The rotary embedding inside an attention module; upstream's function is compared with the op bit by bit.
 
@@ -259,18 +264,19 @@ def rope(
             the head of which upstream reads only the "first half", one for each pair (glm, ernie4_5, deepseek_v3).
         cast: what is rounded to which dtype, as in ``liger.ops.rope``.
         function: module-level function that upstream's attention forward calls.
+        last: it rotates the last columns of each head and not the first, one tensor at a time (deepseek_v4).
     """
     for name, value, known in (("layout", layout, LAYOUTS), ("tables", tables, TABLES), ("cast", cast, ROPE_CASTS)):
         _known("rope", name, value, known)
-    further = [value for value, plain in ((tables, "column"), (cast, "none")) if value != plain]
+    further = [value for value, plain in ((tables, "column"), (cast, "none")) if value != plain] + ["last"] * last
     return Fit(
         id=f"rope[{', '.join([layout, *further])}]",
         op="rope",
         adapter="liger_hf.rope:rope",
-        options={"function": function, "layout": layout, "tables": tables, "cast": cast},
+        options={"function": function, "layout": layout, "tables": tables, "cast": cast, "last": last},
         sets=("unsqueeze_dim", "layout", "tables", "cast"),
         match="liger_hf.rope:match",
-        probe="liger_hf.rope:probe_attention_pair" if tables == "pair" else "liger_hf.rope:probe_attention",
+        probe="liger_hf.attention:probe_attention_pair" if tables == "pair" else "liger_hf.attention:probe_attention",
     )
 
 
@@ -288,7 +294,7 @@ def rope_complex(*, function: str = "apply_rotary_emb", unsqueeze_dim: int = 2) 
         options={"function": function, "unsqueeze_dim": unsqueeze_dim},
         sets=("unsqueeze_dim",),
         match="liger_hf.rope:match_complex",
-        probe="liger_hf.rope:probe_complex",
+        probe="liger_hf.attention:probe_complex",
     )
 
 

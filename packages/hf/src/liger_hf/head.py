@@ -29,12 +29,14 @@ SLOT = "_liger_slot"
 KEPT = ("skip_logits", "logits", "token_accuracy", "shift_labels", "num_items_in_batch")
 """What the forward offers also where head and loss are not fused at the moment."""
 FEATURES = ("fused_loss", *KEPT)
+SHIFTS, ALIGNED = "ForCausalLMLoss", "ForMaskedLMLoss"
+"""Upstream's losses that the op computes: of the next token, and of the token at its place (t5gemma)."""
 
 
 class LossCall(NamedTuple):
     """The arguments of upstream's loss call, and the transform of the logits."""
 
-    labels: Tensor
+    labels: Tensor | None
     shift_labels: Tensor | None
     num_items_in_batch: Tensor | int | None
     ignore_index: int
@@ -49,10 +51,21 @@ class Slot:
     Never a thread-local or a class default: dynamo's guards fail on those at the second call.
     """
 
-    __slots__ = ("accuracy", "consumed", "head", "hidden", "known", "open", "shape", "thread", "want_accuracy")
+    __slots__ = (
+        "accuracy",
+        "consumed",
+        "floats",
+        "head",
+        "hidden",
+        "known",
+        "open",
+        "shape",
+        "thread",
+        "want_accuracy",
+    )
 
-    def __init__(self, known: transform.Known | None = None) -> None:
-        self.known = known
+    def __init__(self, known: transform.Known | None = None, floats: tuple[str, ...] = ()) -> None:
+        self.known, self.floats = known, floats
         self.open = self.consumed = self.want_accuracy = False
         self.hidden: Tensor | None = None
         self.accuracy: Tensor | None = None
@@ -60,8 +73,8 @@ class Slot:
         self.shape: tuple[int, ...] = ()
         self.thread = 0
 
-    def __reduce__(self) -> tuple[type[Slot], tuple[()]]:
-        return Slot, ()
+    def __reduce__(self) -> tuple[type[Slot], tuple[None, tuple[str, ...]]]:
+        return Slot, (None, self.floats)
 
     def enter(self, shape: tuple[int, ...], want_accuracy: bool = False) -> None:
         """Open the slot for one forward over labels of ``shape``."""
@@ -83,7 +96,13 @@ class Slot:
 
 # -- Adapters ----------------------------------------------------------------------------------------------------------
 def causal_lm(
-    original: Any, op: Callable[..., Tensor], *, logit_scale: float, softcap: float | None, softcap_path: str | None
+    original: Any,
+    op: Callable[..., Tensor],
+    *,
+    logit_scale: float,
+    softcap: float | None,
+    softcap_path: str | None,
+    aligned: bool,
 ) -> Namespace:
     """Adapter of the model: opens the slot, and closes it on a loss without logits."""
     upstream = original.forward
@@ -98,7 +117,7 @@ def causal_lm(
         mode = output.mode(want, self.training)
         slot = self._liger_slot
         if labels is None or mode == "full" or not _fusable(self, slot, upstream_loss):
-            return _finish(upstream(self, *args, **kwargs), want, labels, kwargs)
+            return _finish(upstream(self, *args, **kwargs), want, labels, kwargs, aligned)
         slot.enter(tuple(labels.shape), want.accuracy)
         try:
             out = upstream(self, *args, **kwargs)
@@ -106,7 +125,7 @@ def causal_lm(
         finally:
             slot.leave()
         if hidden is None:  # the head saw another shape than the labels (logits_to_keep): upstream's own path ran
-            return _finish(out, want, labels, kwargs)
+            return _finish(out, want, labels, kwargs, aligned)
         out = _without_carrier(self, out, consumed)
         if want.accuracy:
             out = output.add_accuracy(out, accuracy)
@@ -121,9 +140,9 @@ def causal_lm(
             if logits is None or logits.shape[-1] != 0:
                 return base(logits, labels, vocab_size, *args, **kwargs)
             slot.consumed = True
-            scale, cap = _known(slot) or (logit_scale, softcap)
-            cap = read(self, softcap_path) if softcap_path else cap
-            call = _loss_call(scale, cap, slot.want_accuracy, labels, *args, **kwargs)
+            scale, cap, _ = transform.at_call(self, slot.known, slot.floats) or (logit_scale, softcap, aligned)
+            cap = transform.read(self, softcap_path) if softcap_path else cap
+            call = _loss_call(scale, cap, slot.want_accuracy, _loss_name(base), labels, *args, **kwargs)
             value, slot.accuracy = slot.head(slot.hidden, call)
             return value
 
@@ -168,12 +187,13 @@ def _without_carrier(model: Any, out: Any, consumed: bool) -> Any:
     return output.drop_logits(out)
 
 
-def _finish(out: Any, want: output.Wanted, labels: Tensor | None, kwargs: Mapping[str, Any]) -> Any:
+def _finish(out: Any, want: output.Wanted, labels: Tensor | None, kwargs: Mapping[str, Any], aligned: bool) -> Any:
     """Of upstream's own output, with real logits, what was asked for."""
     if want.accuracy:
         logits, ignore = (out["logits"] if isinstance(out, dict) else out[1]), kwargs.get("ignore_index", -100)
-        assert labels is not None  # our own bug: wanted() has checked it
-        output.add_accuracy(out, accuracy_of_logits(logits, labels, kwargs.get("shift_labels"), ignore))
+        shift = kwargs.get("shift_labels")
+        target = shifted(labels, labels if aligned and shift is None else shift, ignore)
+        output.add_accuracy(out, accuracy_of_logits(logits, target, ignore))
     return output.drop_logits(out) if want.logits == "none" else out
 
 
@@ -181,12 +201,14 @@ def _loss_call(
     logit_scale: float,
     softcap: float | None,
     accuracy: bool,
-    labels: Tensor,
+    loss: str,
+    labels: Tensor | None,
     num_items_in_batch: Tensor | int | None = None,
     ignore_index: int = -100,
     shift_labels: Tensor | None = None,
     **ignored: Any,  # as upstream's loss does with attention arguments that pass through the forward
 ) -> LossCall:
+    shift_labels = labels if loss == ALIGNED else shift_labels
     return LossCall(labels, shift_labels, num_items_in_batch, ignore_index, logit_scale, softcap, accuracy)
 
 
@@ -225,7 +247,7 @@ def _kept(rows: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tens
 # -- When the seam can be used at a call -------------------------------------------------------------------------------
 def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
     """Whether head and loss are still those that were patched; a LoRA on the head or another loss is not."""
-    if _loss_name(loss(model)) != "ForCausalLMLoss" or not _still_known(model, slot):
+    if _loss_name(loss(model)) not in (SHIFTS, ALIGNED) or not _still_known(model, slot):
         return False
     head = model.get_output_embeddings()
     if SLOT in head.__dict__:
@@ -240,17 +262,12 @@ def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
 
 
 def _still_known(model: Any, slot: Slot) -> bool:
-    """Whether a transform lies between head and loss now; a compiled graph keeps that of when it was patched."""
+    """Whether a transform lies between head and loss now."""
     if torch.compiler.is_compiling():
-        return True
+        return not transform.AT_TRACING or transform.at_call(model, slot.known, slot.floats) is not None
     if slot.known is None:  # of a copy
         slot.known = transform.Known(model, transform.find_now(model))
     return slot.known.now(model) is not None
-
-
-def _known(slot: Slot) -> transform.Transform | None:
-    """The transform that was found at this call, None while compiling."""
-    return None if torch.compiler.is_compiling() or slot.known is None else slot.known.found
 
 
 def _loss_name(loss: Any) -> str:
@@ -298,27 +315,21 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
         if owner := _hooked(linear):
             raise PatchRefused(f"a hook or forward of {owner} on its head would no longer see logits: real logits")
     loss = _loss_name(cls.loss_function.fget(model))  # type: ignore[attr-defined]
-    if loss != "ForCausalLMLoss":
-        raise PatchRefused(f"its loss function is {loss}, not ForCausalLMLoss")
+    if loss not in (SHIFTS, ALIGNED):
+        raise PatchRefused(f"its loss function is {loss}, neither {SHIFTS} nor {ALIGNED}")
     found = transform.find(model, heads[0].out_features, heads[0].in_features)
     _agree(model, options["softcap_path"], found.softcap)
-    slot = Slot(transform.Known(model, found))
-    constants = {"logit_scale": found.scale, "softcap": found.softcap}
+    slot = Slot(transform.Known(model, found), transform.floats(model))
+    aligned = found.aligned or loss == ALIGNED
+    constants = {"logit_scale": found.scale, "softcap": found.softcap, "aligned": aligned}
     return [
         Part(model, "liger_hf.head:causal_lm", constants, {SLOT: slot}),
         *(Part(linear, "liger_hf.head:output_embeddings", {}, {SLOT: slot}) for linear in heads),
     ]
 
 
-def read(model: Any, path: str) -> Any:
-    """``read(model, "config.x")`` is ``model.config.x``; dynamo traces it, unlike ``operator.attrgetter``."""
-    for name in path.split("."):
-        model = getattr(model, name)
-    return model
-
-
 def _agree(model: Any, path: str | None, found: float | None) -> None:
-    declared = read(model, path) if path else None
+    declared = transform.read(model, path) if path else None
     if path and (declared is None) != (found is None):
         raise PatchRefused(f"{path} is {declared}, but its forward applies a soft cap of {found}")
     if declared is not None and found is not None and abs(declared - found) > 1e-3 * abs(declared):

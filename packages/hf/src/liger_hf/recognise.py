@@ -290,8 +290,9 @@ def _experts(part: nn.Module) -> Iterator[Guess]:
 
 def _attentions(part: nn.Module) -> Iterator[Guess]:
     for function in rotary(part):
-        for layout, tables, cast in itertools.product(fits.LAYOUTS, fits.TABLES, fits.ROPE_CASTS):
-            yield fits.rope, {"layout": layout, "tables": tables, "cast": cast, "function": function}
+        every = itertools.product((False, True), fits.LAYOUTS, fits.TABLES, fits.ROPE_CASTS)
+        for last, layout, tables, cast in every:
+            yield fits.rope, {"layout": layout, "tables": tables, "cast": cast, "function": function, "last": last}
         for unsqueeze_dim in (2, 1):
             yield fits.rope_complex, {"function": function, "unsqueeze_dim": unsqueeze_dim}
 

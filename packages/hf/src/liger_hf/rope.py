@@ -7,7 +7,7 @@ import functools
 import inspect
 import itertools
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from liger.errors import PatchRefused
 from liger.registry import registry
 from liger.report import IDLE
 from liger.swap import Namespace, original_class, quiet, remember_globals
+from liger_hf.attention import probe_attention, probe_complex
 from liger_hf.standin import gradients_differ, plain
 
 PARAMETERS = ["q", "k", "cos", "sin"]
@@ -28,10 +29,10 @@ Rotate = Callable[..., Any]
 """It returns the rotated queries and keys, or the one tensor that it was given."""
 
 
-def rope(original: type, op: Rotate, *, function: str, layout: str, tables: str, cast: str) -> Namespace:
+def rope(original: type, op: Rotate, *, function: str, layout: str, tables: str, cast: str, last: bool) -> Namespace:
     """Adapter: ``forward`` becomes the clone."""
-    upstream = _called(original, function)
-    return {"forward": clone(original.forward, function, as_upstream(upstream, op, layout, tables, cast))}  # type: ignore[attr-defined]
+    rotate = as_upstream(_called(original, function), op, layout, tables, cast, last)
+    return {"forward": clone(original.forward, function, rotate)}  # type: ignore[attr-defined]
 
 
 def _called(cls: Any, function: str) -> Any:
@@ -42,23 +43,28 @@ def _called(cls: Any, function: str) -> Any:
 
 def rope_complex(original: type, op: Rotate, *, function: str, unsqueeze_dim: int) -> Namespace:
     """The same for angles as complex numbers."""
-    return {"forward": clone(original.forward, function, as_upstream_complex(op, unsqueeze_dim))}  # type: ignore[attr-defined]
+    upstream = _called(original, function)
+    return {"forward": clone(original.forward, function, as_upstream_complex(upstream, op, unsqueeze_dim))}  # type: ignore[attr-defined]
 
 
-def as_upstream_complex(op: Rotate, unsqueeze_dim: int) -> Rotate:
+def as_upstream_complex(upstream: types.FunctionType, op: Rotate, unsqueeze_dim: int) -> Rotate:
     """The op behind upstream's parameters, whose names differ; a vision tower's numbers are (T, 1, D / 2)."""
 
     def rotate(q: Tensor, k: Tensor, *freqs: Tensor, **named: Tensor) -> Any:
         (numbers,) = (*freqs, *named.values())
+        if not numbers.is_complex():  # model.to(bfloat16) leaves only the real parts of a buffer: no rotation any more
+            return upstream(q, k, numbers)
         return op(q, k, numbers.view(-1, q.shape[3 - unsqueeze_dim], numbers.shape[-1]), unsqueeze_dim=unsqueeze_dim)
 
     return rotate
 
 
-def as_upstream(upstream: types.FunctionType, op: Rotate, layout: str, tables: str, cast: str) -> Rotate:
+def as_upstream(
+    upstream: types.FunctionType, op: Rotate, layout: str, tables: str, cast: str, last: bool = False
+) -> Rotate:
     """The op behind upstream's parameters; ``position_ids`` are ignored there as well.
 
-    Where upstream rotates one tensor at a time, the op gets that and keys without heads.
+    Where upstream rotates one tensor at a time, the op gets that and keys without heads, or the last columns of it.
     """
 
     def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
@@ -78,6 +84,9 @@ def as_upstream(upstream: types.FunctionType, op: Rotate, layout: str, tables: s
         return rotate(q, k, cos, sin, unsqueeze_dim)
 
     def rotate_one(x: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
+        rest = x.shape[-1] - cos.shape[-1] * (2 if tables == "pair" else 1)
+        if last and rest > 0:
+            return torch.cat((x[..., :rest], rotate_one(x[..., rest:], cos, sin, unsqueeze_dim)), -1)
         return rotate(x, x.narrow(unsqueeze_dim, 0, 0), cos, sin, unsqueeze_dim)[0]
 
     names = list(inspect.signature(upstream).parameters)
@@ -94,9 +103,7 @@ def clone(fn: types.FunctionType, name: str, replacement: Callable[..., Any]) ->
     """
     if uses_global(fn, name):
         scope = {**fn.__globals__, name: replacement}
-        del scope[
-            "__name__"
-        ]  # by this name dynamo would look the global up in the real module, and guard on upstream's
+        del scope["__name__"]  # by it dynamo would look the global up in the real module, and guard on upstream's
         if replacement is not _hit:
             remember_globals(fn, name, scope)
         return _copy(fn, scope, fn.__closure__)
@@ -135,7 +142,7 @@ def match(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     return _match(
         module,
         options["function"],
-        lambda upstream: _computes(upstream, options["layout"], options["tables"], options["cast"]),
+        lambda upstream: _computes(upstream, *(options[name] for name in ("layout", "tables", "cast", "last"))),
         lambda: probe_attention(module, torch.Generator().manual_seed(0), options["tables"], tokens=2),
     )
 
@@ -179,13 +186,14 @@ _reached: set[tuple[Any, ...]] = set()
 
 
 @functools.cache
-def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str) -> str | None:
+def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str, last: bool = False) -> str | None:
     """Compare upstream's function with the op's reference, bit by bit, also with fp32 tables and a part of the head."""
     names = list(inspect.signature(upstream).parameters)
     one = names == ONE_TENSOR
-    if not one and (names[:4] != PARAMETERS or names[4:] not in FURTHER):
-        return f"{upstream.__qualname__} takes ({', '.join(names)}), expected ({', '.join(PARAMETERS)}, unsqueeze_dim)"
-    ours = as_upstream(upstream, load(registry().op("rope").reference), layout, tables, cast)
+    if not one and (last or names[:4] != PARAMETERS or names[4:] not in FURTHER):
+        expected = ONE_TENSOR if last else [*PARAMETERS, "unsqueeze_dim"]
+        return f"{upstream.__qualname__} takes ({', '.join(names)}), expected ({', '.join(expected)})"
+    ours = as_upstream(upstream, load(registry().op("rope").reference), layout, tables, cast, last)
     generator = torch.Generator().manual_seed(0)
     vision = not one and len(names) == 4  # such have their heads behind tokens, and a batch around that or none
     leads: tuple[tuple[int, ...], ...] = ((), (2,)) if vision else ((2,),)
@@ -203,14 +211,14 @@ def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str)
             if width == 8 and lead == leads[0]:
                 return f"{upstream.__qualname__} failed on tables={tables!r}: {error}"
             continue  # the model cannot rotate a part of the head, or has no batch of images either
-        last = [t.float() for t in (*heads, cos, sin)]
+        wide = [t.float() for t in (*heads, cos, sin)]
         for f, e in zip(_several(found), _several(ours(*heads, cos, sin)), strict=True):
             if f.dtype != e.dtype or not torch.equal(f, e):
                 return (
                     f"{upstream.__qualname__} does not rotate as layout={layout!r}, tables={tables!r} and "
                     f"cast={cast!r} say: {dtype} with {table} tables differs"
                 )
-    return _gradients_differ(upstream, ours, last[:-2], *last[-2:])
+    return _gradients_differ(upstream, ours, wide[:-2], *wide[-2:])
 
 
 def _several(rotated: Any) -> Sequence[Tensor]:
@@ -229,7 +237,7 @@ def _gradients_differ(upstream: Rotate, ours: Rotate, heads: Sequence[Tensor], *
 @functools.cache
 def _computes_complex(upstream: types.FunctionType, unsqueeze_dim: int) -> str | None:
     """The same for complex numbers: q, k and frequencies are upstream's three parameters."""
-    ours = as_upstream_complex(load(registry().op("rope_complex").reference), unsqueeze_dim)
+    ours = as_upstream_complex(upstream, load(registry().op("rope_complex").reference), unsqueeze_dim)
     generator = torch.Generator().manual_seed(0)
     for dtype in (torch.float32, torch.bfloat16):
         q, k = (torch.randn(2, 3, n, 8, generator=generator).to(dtype) for n in (4, 1))
@@ -270,74 +278,3 @@ def _reaches(forward: types.FunctionType, module: Any, make: Callable[[], Probe]
     except Exception as error:
         return f"a probe call of its forward failed with {type(error).__name__}: {error}"
     return f"{IDLE}{function}, as a probe of it shows"
-
-
-def probe_attention(module: Any, generator: torch.Generator, tables: str = "column", tokens: int = 5) -> Probe:
-    """An attention on a few tokens, without mask and cache, with cos and sin (1, T, C), or (T, C) of a vision tower."""
-    batch = () if _is_packed(module) else (1,)
-    angle = torch.randn(*batch, tokens, _rotated(module) // (2 if tables == "pair" else 1), generator=generator)
-    hidden = _hidden(module, generator, tokens)
-    cos, sin = (t.to(hidden) for t in (angle.cos(), angle.sin()))
-    return Probe(lambda m, hidden, cos, sin: _attend(m, hidden, (cos, sin)), (hidden, cos, sin))
-
-
-def probe_attention_pair(module: Any, generator: torch.Generator) -> Probe:
-    """The same where a table has one column for each pair."""
-    return probe_attention(module, generator, "pair")
-
-
-def probe_complex(module: Any, generator: torch.Generator, tokens: int = 5) -> Probe:
-    """The same with complex numbers (1, T, D / 2)."""
-    hidden = _hidden(module, generator, tokens)
-    angle = torch.randn(1, tokens, _rotated(module) // 2, generator=generator)
-    return Probe(_attend, (hidden, torch.polar(torch.ones_like(angle), angle).to(hidden.device)))
-
-
-def _attend(module: Any, hidden: Tensor, position_embeddings: Any) -> Tensor:
-    if _is_packed(module):
-        whole = torch.tensor([0, len(hidden)], dtype=torch.int32, device=hidden.device)
-        further: dict[str, Any] = {"cu_seqlens": whole}
-    else:
-        further = {"attention_mask": None}
-        if "shared_kv_states" in _parameters(module):
-            further["shared_kv_states"] = _shared(module, hidden)
-        if "position_ids" in _parameters(module):
-            further["position_ids"] = torch.arange(hidden.shape[1], device=hidden.device)[None]
-    further["freqs_ci" if "freqs_ci" in _parameters(module) else "position_embeddings"] = position_embeddings
-    out = module.forward(hidden, **further)
-    return out if isinstance(out, Tensor) else out[0]
-
-
-def _shared(module: Any, hidden: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """Keys and values that an attention without its own takes from a layer before it (gemma3n, gemma4)."""
-    heads = module.config.num_attention_heads // module.num_key_value_groups
-    states = hidden.new_ones(1, heads, hidden.shape[1], module.head_dim)
-    return {module.layer_type: (states, states)} if module.is_kv_shared_layer else {}
-
-
-def _is_packed(module: Any) -> bool:
-    """Whether it is an attention of a vision tower, which takes all images as one row of tokens."""
-    return "cu_seqlens" in _parameters(module)
-
-
-def _parameters(module: Any) -> Collection[str]:
-    """Names of what upstream's forward takes."""
-    cls: Any = original_class(module)
-    return inspect.signature(cls.forward).parameters
-
-
-def _rotated(module: Any) -> int:
-    """Columns of a head that are rotated, as upstream's configs say it."""
-    config = module.config
-    if hasattr(config, "qk_rope_head_dim"):
-        return int(config.qk_rope_head_dim)
-    scaled = getattr(config, "rope_parameters", None) or {}
-    part = scaled.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None) or 1.0
-    return int(module.head_dim * part)
-
-
-def _hidden(module: Any, generator: torch.Generator, tokens: int) -> Tensor:
-    """Hidden states (1, T, H), or (T, H) of a vision tower, in the dtype and on the device of the first weight."""
-    weight = next(p for p in module.parameters() if p.is_floating_point())
-    shape = (tokens, weight.shape[-1]) if _is_packed(module) else (1, tokens, module.config.hidden_size)
-    return torch.randn(shape, generator=generator).to(weight.device, weight.dtype).requires_grad_()

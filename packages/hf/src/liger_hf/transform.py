@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Number
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from liger.errors import PatchRefused
 from liger_hf import stub
 from liger_hf.standin import gradients_differ
 
 TOKENS = 3
+AT_TRACING = TorchVersion(torch.__version__) >= "2.13"
+"""Whether it can be looked for while a graph is made: dynamo of older versions hands no module to such a function."""
 
 
 class Transform(NamedTuple):
-    """``logits -> softcap * tanh(logits * scale / softcap)``, or ``logits * scale`` without a soft cap."""
+    """``logits -> softcap * tanh(logits * scale / softcap)``, or ``logits * scale`` without a soft cap.
+
+    ``aligned``: its forward tells the loss not to shift the labels, for the decoder's inputs are shifted (canary).
+    """
 
     scale: float
     softcap: float | None
+    aligned: bool = False
 
     def apply(self, logits: Tensor) -> Tensor:
         """The transform in plain torch."""
@@ -62,6 +70,38 @@ def find_now(model: Any) -> Transform | None:
             return None
 
 
+def at_call(model: Any, known: Known | None, floats: Sequence[str]) -> Transform | None:
+    """The transform that was found at this call.
+
+    While compiling it is looked for again and becomes a constant of the graph. A float that changes would become a
+    variable of the graph; dynamo makes a constant of a key of a dictionary, so that the graph is made anew.
+    """
+    if not torch.compiler.is_compiling():
+        return None if known is None else known.found
+    if not AT_TRACING:
+        return None
+    found = _traced(model, len({read(model, path): path for path in floats}))
+    return None if found is None else Transform(*found)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _traced(model: Any, count: int) -> tuple[Any, ...] | None:
+    found = find_now(model)
+    return None if found is None else tuple(found)
+
+
+def floats(model: Any) -> tuple[str, ...]:
+    """Paths of the floats among the numbers that may decide the transform."""
+    return tuple(path for path, value in _numbers(model).items() if type(value) is float)
+
+
+def read(model: Any, path: str) -> Any:
+    """``read(model, "config.x")`` is ``model.config.x``; dynamo traces it, unlike ``operator.attrgetter``."""
+    for name in path.split("."):
+        model = getattr(model, name)
+    return model
+
+
 def _close(a: Any, b: Any) -> bool:
     """Whether two floats are so near each other that ``find`` may see no difference though there is one."""
     return isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=0.01)
@@ -70,7 +110,7 @@ def _close(a: Any, b: Any) -> bool:
 def _numbers(model: Any) -> dict[str, Any]:
     """Numbers of a model, its backbone and their configs by name: where upstream has its scales and soft caps."""
     config = model.config
-    places = {"": model, "config.": config, "text_config.": getattr(config, "text_config", None)}
+    places = {"": model, "config.": config, "config.text_config.": getattr(config, "text_config", None)}
     places |= {f"{name}.": child for name, child in model._modules.items() if stub.config_of(child)}
     values = {f"{at}{n}": v for at, place in places.items() for n, v in _attributes(place).items()}
     seen = {name: _state(value) if isinstance(value, Tensor) else value for name, value in values.items()}
@@ -124,13 +164,15 @@ def find(model: Any, vocab: int, width: int) -> Transform:
     reached = _run(model, hidden, head, labels)
     if calls != [(1, TOKENS, width)]:
         raise PatchRefused(f"its forward calls the head with shapes {calls}, expected [{(1, TOKENS, width)}]")
-    if reached.labels is not labels or reached.kwargs.get("shift_labels") is not None:
+    shifted = reached.kwargs.get("shift_labels")
+    given = [tensor for tensor in (reached.labels, shifted) if tensor is not None]
+    if not given or any(tensor is not labels for tensor in given):
         raise PatchRefused("its forward changes the labels before the loss function")
     if reached.vocab_size != vocab:
         raise PatchRefused(f"it passes vocab_size={reached.vocab_size} to the loss, the head has {vocab} rows")
     if reached.logits.requires_grad:
         raise PatchRefused("between head and loss, its forward uses a parameter, which would get no gradient")
-    found = _identify(grid, reached.logits.detach().float())
+    found = _identify(grid, reached.logits.detach().float())._replace(aligned=shifted is labels)
     if reason := gradients_differ(
         lambda t: _run(model, hidden, lambda _: t.clone(), labels).logits, found.apply, [grid]
     ):

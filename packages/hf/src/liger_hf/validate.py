@@ -57,7 +57,7 @@ class Validation:
         for row, status, detail in self.results:
             lines.append(f"{row:<{wide}}  {status}{f' ({detail})' if detail else ''}")
         for row in [result.row for result in self.results if result.status == "FAIL"]:
-            cause, remedy = CAUSES[row if row in CAUSES else "Convergence"]
+            cause, remedy = CAUSES["Convergence" if row.startswith("Convergence ") else row]
             lines += [f"{row}: usual cause: {cause}", f"{' ' * len(row)}  remedy: {remedy}"]
         return "\n".join(lines)
 
@@ -85,7 +85,7 @@ CAUSES: Mapping[str, tuple[str, str]] = {
     ),
     "Lint": ("style that ruff cannot fix by itself", "ruff check in the folder of the package"),
 }
-"""Row -> its usual cause and the remedy."""
+"""Row -> its usual cause and the remedy; the four of the training share one."""
 
 
 def validate(model_type: str, device: str = "cpu", allow_tolerance: bool = False) -> Validation:

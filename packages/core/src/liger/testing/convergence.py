@@ -17,6 +17,7 @@ from torch import Tensor
 
 import liger
 from liger.testing.models import Pair, expect, find, gradients
+from liger.testing.observe import count_ops
 
 STEPS, ROWS, TOKENS, TOP, RATE = 32, 4, 64, 20, 1e-3
 MODES: Mapping[str, Mapping[str, Any]] = {"fused-loss": {}, "with-logits": {"logits": "full"}}
@@ -56,12 +57,21 @@ def check_fp32(pair: Pair, mode: str) -> list[Miss]:
     truth = baseline(pair.patch.model_type, torch.float32, pair.device)
     learns = float(truth.losses[:4].mean() - truth.losses[-4:].mean())
     expect(learns > 0.5, f"upstream's own loss falls by {learns:.2f}: equality would show nothing, take a larger mini")
-    found = train(pair, torch.float32, True, **MODES[mode])
-    errors = apart(found, truth)
-    errors["losses"] = float(((found.losses - truth.losses).abs() / truth.losses).max())
-    values, others = likeliest(found, truth)
-    errors["log-probs"] = float((others - values).abs().max())
-    return _misses(errors, {name: ALLOWED[_kind(name)] for name in errors})
+    return _beyond(train(pair, torch.float32, True, **MODES[mode]), truth)
+
+
+def check_kernels(pair: Pair, kernels: Mapping[str, str], steps: int) -> list[Miss]:
+    """The same for the first steps, with kernels chosen by hand for some ops: on a CPU in Triton's interpreter.
+
+    Raises:
+        ContractViolation: as ``check_fp32``, or one of the kernels was not called.
+    """
+    truth = train(pair, torch.float32, False, steps=steps)
+    with count_ops() as counts:
+        found = train(pair, torch.float32, True, steps=steps, prefer=kernels)
+    idle = kernels.items() - counts.keys()
+    expect(not idle, f"not called: {sorted(idle)}, called were {sorted(counts)}")
+    return _beyond(found, truth)
 
 
 def check_bf16(pair: Pair, mode: str) -> list[Miss]:
@@ -82,18 +92,26 @@ def check_bf16(pair: Pair, mode: str) -> list[Miss]:
 CHECKS = {"fp32": check_fp32, "bf16": check_bf16}
 
 
-def train(pair: Pair, dtype: torch.dtype, patched: bool, order: Order = dict, **inputs: Any) -> Run:
-    """Train a mini for ``STEPS`` steps of AdamW; ``inputs`` are for a patched forward, ``order`` changes each batch."""
+def train(
+    pair: Pair,
+    dtype: torch.dtype,
+    patched: bool,
+    order: Order = dict,
+    steps: int = STEPS,
+    prefer: Mapping[str, str] | None = None,
+    **inputs: Any,
+) -> Run:
+    """Train a mini with AdamW; ``inputs`` are for a patched forward, ``order`` changes each batch."""
     model = pair.plain(dtype)
     if patched:
-        liger.autopatch(model, strict=True)
+        liger.autopatch(model, strict=True, prefer=prefer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=1e-5)
     torch.manual_seed(0)  # for routers that draw
     losses: list[Tensor] = []
     first: dict[str, Tensor] = {}
-    for ids in _batches(pair.device):
+    for ids in _batches(pair.device)[:steps]:
         optimizer.zero_grad()
-        loss = model(**order({**pair.seen(ids), "labels": ids}), **(inputs if patched else {})).loss
+        loss = model(**order({**pair.seen(ids, dtype), "labels": ids}), **(inputs if patched else {})).loss
         loss.backward()
         first = first or gradients(model)
         optimizer.step()
@@ -120,6 +138,15 @@ def _batches(device: str) -> Tensor:
 def _backwards(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same batch with its rows in reverse order; all images of a batch lie one behind the other."""
     return {name: value.reshape(ROWS, -1, *value.shape[1:]).flip(0).flatten(0, 1) for name, value in inputs.items()}
+
+
+def _beyond(run: Run, truth: Run) -> list[Miss]:
+    """What of a training in fp32 is further from another one than ``ALLOWED`` says."""
+    errors = apart(run, truth)
+    errors["losses"] = float(((run.losses - truth.losses).abs() / truth.losses).max())
+    values, others = likeliest(run, truth)
+    errors["log-probs"] = float((others - values).abs().max())
+    return _misses(errors, {name: ALLOWED[_kind(name)] for name in errors})
 
 
 def apart(run: Run, truth: Run) -> dict[str, float]:

@@ -144,10 +144,10 @@ class Pair:
         labels[:, :ignored] = -100
         return {"input_ids": ids.to(self.device), "labels": labels.to(self.device)}
 
-    def seen(self, ids: torch.Tensor) -> dict[str, Any]:
-        """What the forward takes for these token ids (B, T): with an image in each row, if the model sees."""
+    def seen(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+        """What a forward in ``dtype`` takes for token ids (B, T): with an image in each row, if the model sees."""
         inputs = {"input_ids": ids} if self.patch.images is None else load(self.patch.images)(ids)
-        return {name: value.to(self.device) for name, value in inputs.items()}
+        return {n: v.to(self.device, dtype if v.is_floating_point() else None) for n, v in inputs.items()}
 
 
 def step(model: Any, **inputs: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor], Any]:

@@ -92,7 +92,8 @@ def check_images(pair: Pair) -> None:
     expect(len(without) < len(list(plain.parameters())) / 4, f"no gradient reaches {without}")
     for dtype in (torch.float32, torch.bfloat16):
         plain, patched = pair.both(dtype, {**REFERENCE, "skip": "linear_cross_entropy"})
-        expected, found = (_logits(m, **batch) for m in (plain, patched))
+        seen = {**batch, **pair.seen(batch["input_ids"], dtype)}
+        expected, found = (_logits(m, **seen) for m in (plain, patched))
         expect(torch.equal(found, expected), f"logits of images in {dtype} are not bit-equal with reference kernels")
 
 

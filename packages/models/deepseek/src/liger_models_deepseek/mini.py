@@ -38,9 +38,10 @@ def deepseek_v3() -> DeepseekV3Config:
 
 
 def deepseek_v4() -> DeepseekV4Config:
-    """Compressed attention and hyper-connections."""
+    """A layer that attends within a window and one that would compress 128 tokens; hyper-connections."""
     return DeepseekV4Config(
         **_SMALL,
+        layer_types=["sliding_attention", "heavily_compressed_attention"],
         head_dim=32,
         q_lora_rank=64,
         o_groups=2,

@@ -45,10 +45,12 @@ DEEPSEEK_V4 = replace(
     module="transformers.models.deepseek_v4.modeling_deepseek_v4",
     fits={
         "DeepseekV4RMSNorm": fits.rms_norm(cast="fp32-weight"),
-        # DeepseekV4UnweightedRMSNorm: rounds the factor of each row, another order of casts than all others
+        # DeepseekV4UnweightedRMSNorm: rounds 1 / rms of each row to 16 bits, an order of casts that no option of
+        # liger.ops.rms_norm has
         "DeepseekV4MLP": fits.gated_mlp(act="silu", limit="limit"),
         "DeepseekV4Experts": fits.experts(act="silu", limit="limit"),
-        # DeepseekV4Attention: rotates the last part of each head, and back again behind the attention
+        "DeepseekV4Attention": fits.rope("interleaved", tables="pair", cast="fp32", last=True),
+        # DeepseekV4Indexer, DeepseekV4HCACompressor, DeepseekV4CSACompressor: rotate a few compressed keys
     },
     mini="liger_models_deepseek.mini:deepseek_v4",
 )

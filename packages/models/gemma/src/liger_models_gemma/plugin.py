@@ -1,4 +1,8 @@
-"""Gemma, Gemma 2, VaultGemma, Gemma 3, 3n and 4, and PaliGemma."""
+"""Gemma, Gemma 2, VaultGemma, Gemma 3, 3n and 4, and PaliGemma.
+
+Of the Gemma 3n that sees and hears its text model is declared and the rest is recognised: transformers makes no such
+model without timm, whose only network for it has 300 million parameters.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import ArceeConfig, Llama4TextConfig, LlamaConfig, MllamaConfig, SmolLM3Config
+from transformers import ArceeConfig, Llama4Config, Llama4TextConfig, LlamaConfig, MllamaConfig, SmolLM3Config
+from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
 _SMALL: dict[str, Any] = {
     "vocab_size": 256,
@@ -47,6 +48,28 @@ def llama4_text() -> Llama4TextConfig:
         attention_chunk_size=16,
         floor_scale=8,
     )
+
+
+def llama4() -> Llama4Config:
+    """The same behind a tower of 16 patches, which are shuffled into four tokens.
+
+    In transformers 5.24 the forward of this model always fails: ``'MoeCausalLMOutputWithPast' object has no attribute
+    'image_outputs'``. Where that is so, the attribute is added to upstream's class, or no check could run.
+    """
+    if not hasattr(MoeCausalLMOutputWithPast, "image_outputs"):
+        MoeCausalLMOutputWithPast.image_outputs = None
+    vision = {
+        "hidden_size": 64,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 16,
+        "patch_size": 4,
+        "vision_output_dim": 64,
+        "projector_input_dim": 64,
+        "projector_output_dim": 64,
+    }
+    return Llama4Config(text_config=llama4_text().to_dict(), vision_config=vision, image_token_index=251)
 
 
 def images(ids: Tensor) -> dict[str, Tensor]:

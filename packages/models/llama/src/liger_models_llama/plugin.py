@@ -1,8 +1,4 @@
-"""Llama 2, 3 and everything else with model_type "llama", Llama 3.2 Vision, Llama 4 text, SmolLM 3 and Arcee.
-
-Not the llama4 that sees: in transformers 5.24 its forward asks the text model's output for `image_outputs`, which that
-does not have, so that nothing can be compared with it. Its parts and its head are recognised.
-"""
+"""Llama 2, 3 and everything else with model_type "llama", Llama 3.2 Vision, Llama 4, SmolLM 3 and Arcee."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -56,22 +52,40 @@ LLAMA4_TEXT = replace(
     mini="liger_models_llama.mini:llama4_text",
 )
 
-MLLAMA = replace(
+LLAMA4 = replace(
+    LLAMA4_TEXT,
+    model_type="llama4",
+    fits={
+        **LLAMA4_TEXT.fits,
+        "torch.nn.modules.normalization.LayerNorm": fits.layer_norm(),
+        "Llama4VisionAttention": fits.rope_complex(function="vision_apply_rotary_emb"),
+        # Llama4VisionMLP, Llama4VisionMLP2: GELUs without a gate
+    },
+    mini="liger_models_llama.mini:llama4",
+    images="liger_hf.minis:pixels_16",
+)
+
+MLLAMA_TEXT = replace(
     LLAMA,
-    model_type="mllama",
+    model_type="mllama_text_model",
     module="transformers.models.mllama.modeling_mllama",
     fits={
         "MllamaTextRMSNorm": NORM,
         "MllamaTextMLP": fits.gated_mlp(act="silu"),
         "MllamaTextSelfAttention": ROPE,
-        "torch.nn.modules.normalization.LayerNorm": fits.layer_norm(),
     },
-    mini="liger_models_llama.mini:mllama",
+    mini="liger_models_llama.mini:mllama",  # the model around it: transformers has no auto class for it alone
     images="liger_models_llama.mini:images",
+)
+
+MLLAMA = replace(
+    MLLAMA_TEXT,
+    model_type="mllama",
+    fits={**MLLAMA_TEXT.fits, "torch.nn.modules.normalization.LayerNorm": fits.layer_norm()},
 )
 
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
     """Register the Llama family."""
-    return [LLAMA, SMOLLM3, ARCEE, LLAMA4_TEXT, MLLAMA]
+    return [LLAMA, SMOLLM3, ARCEE, LLAMA4_TEXT, LLAMA4, MLLAMA_TEXT, MLLAMA]

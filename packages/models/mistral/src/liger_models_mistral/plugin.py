@@ -10,7 +10,6 @@ from liger_hf import fits
 NORM = fits.rms_norm(cast="llama")
 MLP = fits.gated_mlp(act="silu")
 ROPE = fits.rope("half")
-TOWER = "transformers.models.pixtral.modeling_pixtral"
 
 MISTRAL = ModelPatch(
     model_type="mistral",
@@ -44,23 +43,34 @@ MIXTRAL = replace(
     mini="liger_models_mistral.mini:mixtral",
 )
 
+PIXTRAL = replace(
+    MISTRAL,
+    model_type="pixtral",
+    module="transformers.models.pixtral.modeling_pixtral",
+    fits={
+        "PixtralRMSNorm": NORM,
+        "PixtralMLP": None,  # a config may say silu or gelu
+        "PixtralAttention": ROPE,
+    },
+    head=None,
+    mini="liger_models_mistral.mini:mistral3",
+    images="liger_models_mistral.mini:images",
+)
+
 MISTRAL3 = replace(
     MISTRAL,
     model_type="mistral3",
     module="transformers.models.mistral3.modeling_mistral3",
     fits={
-        **{f"{MISTRAL.module}.{name}": fit for name, fit in MISTRAL.fits.items()},
-        f"{TOWER}.PixtralRMSNorm": NORM,
-        # PixtralMLP: recognised, for a config may say silu or gelu, the default
-        f"{TOWER}.PixtralAttention": ROPE,
+        **{f"{part.module}.{name}": fit for part in (MISTRAL, PIXTRAL) for name, fit in part.fits.items()},
         "Mistral3RMSNorm": NORM,
     },
-    mini="liger_models_mistral.mini:mistral3",
-    images="liger_models_mistral.mini:images",
+    mini=PIXTRAL.mini,
+    images=PIXTRAL.images,
 )
 
 
 @liger.hookimpl
 def liger_register_models() -> Sequence[ModelPatch]:
     """Register the Mistral family."""
-    return [MISTRAL, MINISTRAL, MINISTRAL3, MIXTRAL, MISTRAL3]
+    return [MISTRAL, MINISTRAL, MINISTRAL3, MIXTRAL, PIXTRAL, MISTRAL3]

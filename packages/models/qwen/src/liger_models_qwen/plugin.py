@@ -107,64 +107,89 @@ QWEN3_5_MOE_TEXT = replace(
     mini="liger_models_qwen.mini:qwen3_5_moe_text",
 )
 
-QWEN2_VL = replace(
+# Text models of those that see have a type of their own and no head; the mini is that of the model around them.
+QWEN2_VL_TEXT = replace(
     QWEN2,
-    model_type="qwen2_vl",
+    model_type="qwen2_vl_text",
     module="transformers.models.qwen2_vl.modeling_qwen2_vl",
-    fits={
-        "Qwen2VLRMSNorm": NORM,
-        "Qwen2MLP": MLP,
-        "Qwen2VLAttention": ROPE,
-        "torch.nn.modules.normalization.LayerNorm": LAYER_NORM,
-        "VisionAttention": VISION_ROPE,
-        # VisionMlp: a QuickGELU without a gate
-    },
+    fits={"Qwen2VLRMSNorm": NORM, "Qwen2MLP": MLP, "Qwen2VLAttention": ROPE},
+    head=None,
     mini="liger_models_qwen.mini:qwen2_vl",
     images="liger_hf.minis:rows_of_patches",
 )
 
-QWEN2_5_VL = replace(
-    QWEN2_VL,
-    model_type="qwen2_5_vl",
+QWEN2_5_VL_TEXT = replace(
+    QWEN2_VL_TEXT,
+    model_type="qwen2_5_vl_text",
     module="transformers.models.qwen2_5_vl.modeling_qwen2_5_vl",
-    fits={
-        "Qwen2_5_VLRMSNorm": NORM,
-        "Qwen2MLP": MLP,
-        "Qwen2_5_VLAttention": ROPE,
-        "Qwen2_5_VLMLP": MLP,
-        "Qwen2_5_VLVisionAttention": VISION_ROPE,
-    },
+    fits={"Qwen2_5_VLRMSNorm": NORM, "Qwen2MLP": MLP, "Qwen2_5_VLAttention": ROPE},
     mini="liger_models_qwen.mini:qwen2_5_vl",
 )
 
-QWEN3_VL = replace(
-    QWEN2_VL,
-    model_type="qwen3_vl",
+QWEN3_VL_TEXT = replace(
+    QWEN2_VL_TEXT,
+    model_type="qwen3_vl_text",
     module="transformers.models.qwen3_vl.modeling_qwen3_vl",
-    fits={
-        "Qwen3VLTextRMSNorm": NORM,
-        "Qwen3VLTextMLP": MLP,
-        "Qwen3VLTextAttention": ROPE,
-        "torch.nn.modules.normalization.LayerNorm": LAYER_NORM,
-        "Qwen3VLVisionAttention": VISION_ROPE,
-        # Qwen3VLVisionMLP: a GELU without a gate
-    },
+    fits={"Qwen3VLTextRMSNorm": NORM, "Qwen3VLTextMLP": MLP, "Qwen3VLTextAttention": ROPE},
     mini="liger_models_qwen.mini:qwen3_vl",
 )
 
-QWEN3_VL_MOE = replace(
-    QWEN2_VL,
-    model_type="qwen3_vl_moe",
+QWEN3_VL_MOE_TEXT = replace(
+    QWEN2_VL_TEXT,
+    model_type="qwen3_vl_moe_text",
     module="transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe",
     fits={
         "Qwen3VLMoeTextRMSNorm": NORM,
         "Qwen3VLMoeTextMLP": MLP,
         "Qwen3VLMoeTextExperts": EXPERTS,
         "Qwen3VLMoeTextAttention": ROPE,
+    },
+    mini="liger_models_qwen.mini:qwen3_vl_moe",
+)
+
+QWEN2_VL = replace(
+    QWEN2_VL_TEXT,
+    model_type="qwen2_vl",
+    fits={
+        **QWEN2_VL_TEXT.fits,
+        "torch.nn.modules.normalization.LayerNorm": LAYER_NORM,
+        "VisionAttention": VISION_ROPE,
+        # VisionMlp: a QuickGELU without a gate
+    },
+    head=QWEN2.head,
+)
+
+QWEN2_5_VL = replace(
+    QWEN2_VL,
+    model_type="qwen2_5_vl",
+    module=QWEN2_5_VL_TEXT.module,
+    fits={**QWEN2_5_VL_TEXT.fits, "Qwen2_5_VLMLP": MLP, "Qwen2_5_VLVisionAttention": VISION_ROPE},
+    mini=QWEN2_5_VL_TEXT.mini,
+)
+
+QWEN3_VL = replace(
+    QWEN2_VL,
+    model_type="qwen3_vl",
+    module=QWEN3_VL_TEXT.module,
+    fits={
+        **QWEN3_VL_TEXT.fits,
+        "torch.nn.modules.normalization.LayerNorm": LAYER_NORM,
+        "Qwen3VLVisionAttention": VISION_ROPE,
+        # Qwen3VLVisionMLP: a GELU without a gate
+    },
+    mini=QWEN3_VL_TEXT.mini,
+)
+
+QWEN3_VL_MOE = replace(
+    QWEN2_VL,
+    model_type="qwen3_vl_moe",
+    module=QWEN3_VL_MOE_TEXT.module,
+    fits={
+        **QWEN3_VL_MOE_TEXT.fits,
         "torch.nn.modules.normalization.LayerNorm": LAYER_NORM,
         "Qwen3VLMoeVisionAttention": VISION_ROPE,
     },
-    mini="liger_models_qwen.mini:qwen3_vl_moe",
+    mini=QWEN3_VL_MOE_TEXT.mini,
 )
 
 QWEN3_5 = replace(
@@ -197,4 +222,5 @@ def liger_register_models() -> Sequence[ModelPatch]:
     """Register the Qwen family."""
     dense = [QWEN2, QWEN3, QWEN3_5_TEXT]
     mixtures = [QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5_MOE_TEXT]
-    return [*dense, *mixtures, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE, QWEN3_5, QWEN3_5_MOE]
+    texts = [QWEN2_VL_TEXT, QWEN2_5_VL_TEXT, QWEN3_VL_TEXT, QWEN3_VL_MOE_TEXT]
+    return [*dense, *mixtures, *texts, QWEN2_VL, QWEN2_5_VL, QWEN3_VL, QWEN3_VL_MOE, QWEN3_5, QWEN3_5_MOE]
