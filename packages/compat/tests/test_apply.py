@@ -1,0 +1,189 @@
+"""``apply_liger_kernel_to_x``: flags, instance scope, instances made later, undo."""
+
+import inspect
+import warnings
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForSequenceClassification, LlamaForCausalLM
+from transformers.models.llama import modeling_llama
+
+import liger
+import liger_kernel
+from liger.errors import AlreadyPatched
+from liger.testing.models import Pair, expect_equal_step, find
+from liger_kernel import _apply, _said
+from liger_kernel import transformers as lk
+from liger_kernel._types import FLAGS, FUNCTIONS
+
+
+@pytest.fixture(autouse=True)
+def nothing_said():
+    _said._said.clear()
+    yield
+    assert LlamaForCausalLM.__init__ is INIT  # each test ends what it began
+
+
+INIT = LlamaForCausalLM.__init__
+
+
+@pytest.fixture
+def pair(device):
+    return Pair(find("llama"), device)
+
+
+def ops(report):
+    return {row.op for row in report.applied}
+
+
+# -- Flags -------------------------------------------------------------------------------------------------------------
+def test_signatures_are_the_peers():
+    assert str(inspect.signature(lk.apply_liger_kernel_to_llama)) == (
+        "(rope=True, cross_entropy=False, fused_linear_cross_entropy=True, rms_norm=True, swiglu=True, model=None)"
+    )
+    granite = inspect.signature(lk.apply_liger_kernel_to_granite).parameters
+    assert granite["cross_entropy"].default is True and granite["fused_linear_cross_entropy"].default is False
+    assert list(inspect.signature(lk.apply_liger_kernel_to_llama4).parameters)[-2:] == ["model", "layer_norm"]
+    llava = inspect.signature(lk.apply_liger_kernel_to_llava).parameters
+    assert set(llava) == {*FLAGS, "model"} and llava["rope"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def test_all_flags_give_the_same_loss_and_gradients(pair):
+    plain, model = pair.plain(), pair.plain()
+    report = lk.apply_liger_kernel_to_llama(model=model)
+    assert ops(report) == {"rope", "rms_norm", "silu_mul", "linear_cross_entropy"}
+    assert liger_kernel.last_report() is report
+    out = expect_equal_step(plain, model, **pair.batch())
+    assert out.logits is None
+
+
+def test_arguments_may_be_positional(pair):
+    report = lk.apply_liger_kernel_to_llama(False, False, False, True, False, pair.plain())
+    assert ops(report) == {"rms_norm"}
+
+
+@pytest.mark.parametrize("flag", ["rope", "fused_linear_cross_entropy", "rms_norm", "swiglu"])
+def test_each_flag_switches_its_ops_off(pair, flag):
+    report = lk.apply_liger_kernel_to_llama(model=pair.plain(), **{flag: False})
+    left = {row.op for row in report.skipped}
+    assert left == set(FLAGS[flag]) & {"rope", "rms_norm", "silu_mul", "linear_cross_entropy"}
+
+
+def test_an_unknown_flag_raises_and_names_those_that_exist(pair):
+    with pytest.raises(TypeError, match="has no flag swigluu; it has rope, cross_entropy"):
+        lk.apply_liger_kernel_to_llama(model=pair.plain(), swigluu=True)
+    with pytest.raises(TypeError, match="has no flag geglu"):
+        lk.apply_liger_kernel_to_llama(geglu=True)
+
+
+def test_both_losses_raise(pair):
+    with pytest.raises(ValueError, match="both True"):
+        lk.apply_liger_kernel_to_llama(model=pair.plain(), cross_entropy=True)
+
+
+def test_a_flag_that_changes_nothing_is_said_once(pair):
+    choices = {"cross_entropy": True, "fused_linear_cross_entropy": False}
+    with pytest.warns(_said.CompatWarning, match="cross_entropy=True changed nothing in LlamaForCausalLM: a loss is"):
+        lk.apply_liger_kernel_to_llama(model=pair.plain(), **choices)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lk.apply_liger_kernel_to_llama(model=pair.plain(), **choices)
+
+
+# -- Scope -------------------------------------------------------------------------------------------------------------
+def test_only_this_model_changes_and_the_report_undoes_it(pair):
+    other, model = pair.plain(), pair.plain()
+    before = dict(vars(modeling_llama)), torch.nn.functional.cross_entropy
+    report = lk.apply_liger_kernel_to_llama(model=model)
+    assert liger.is_patched(model) and not liger.is_patched(other)
+    assert (dict(vars(modeling_llama)), torch.nn.functional.cross_entropy) == before
+    report.revert()
+    assert not liger.is_patched(model) and type(model) is LlamaForCausalLM
+
+
+def test_without_a_model_those_made_later_are_patched_until_it_is_undone(pair):
+    older = pair.plain()
+    report = lk.apply_liger_kernel_to_llama(rope=False)
+    assert {row.status for row in report.rows} == {"deferred"}
+    model = pair.plain()
+    expect_equal_step(older, model, **pair.batch())
+    patched = {type(m).__liger_spec__.op for m in model.modules() if hasattr(type(m), "__liger_spec__")}
+    assert not liger.is_patched(older) and patched == {"rms_norm", "silu_mul", "linear_cross_entropy"}
+    report.revert()
+    later = pair.plain()
+    later(**pair.batch())
+    assert not liger.is_patched(later)
+
+
+def test_without_a_model_every_class_of_the_type_counts(pair):
+    report = lk.apply_liger_kernel_to_llama()
+    config = pair.plain().config
+    for auto in (AutoModel, AutoModelForSequenceClassification):
+        model = auto.from_config(config)
+        model(input_ids=torch.tensor([[1, 2, 3]]))
+        assert liger.is_patched(model)
+    report.revert()
+
+
+def test_without_a_model_other_flags_raise_and_change_nothing():
+    report = lk.apply_liger_kernel_to_llama()
+    with pytest.raises(AlreadyPatched, match="other options"):
+        lk.apply_liger_kernel_to_llama(rope=False)
+    report.revert()
+    liger.autopatch(LlamaForCausalLM)
+    with pytest.raises(AlreadyPatched):
+        lk.apply_liger_kernel_to_llama(rope=False)
+    liger.unpatch(LlamaForCausalLM)
+    assert modeling_llama.LlamaModel.__init__.__qualname__ == "LlamaModel.__init__"
+    lk.apply_liger_kernel_to_llama(swiglu=False).revert()  # nothing of the failed call is left
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_finds_the_classes_of_its_model_type(name):
+    classes = _apply.model_classes(name)
+    assert classes and all(issubclass(c, torch.nn.Module) for c in classes)
+    report = lk.MODEL_TYPE_TO_APPLY_LIGER_FN[name]()
+    assert len(report.rows) == len(classes)
+    report.revert()
+
+
+def test_a_type_that_transformers_lacks_raises():
+    with pytest.raises(ValueError, match="the installed transformers has no model type 'gpt1'"):
+        _apply.to_types("gpt1", {"rope": True})
+
+
+# -- What trainers call ------------------------------------------------------------------------------------------------
+def test_a_trainers_flag_of_another_type_is_said_once_and_an_unknown_one_raises(pair):
+    with pytest.warns(_said.CompatWarning, match="geglu=True does nothing for model type 'llama'"):
+        report = lk.monkey_patch._apply_liger_kernel_to_instance(model=pair.plain(), geglu=True, rope=False)
+    assert ops(report) == {"rms_norm", "silu_mul", "linear_cross_entropy"}
+    with pytest.raises(TypeError, match="unknown flags nrope; known: rope"):
+        lk.monkey_patch._apply_liger_kernel_to_instance(model=pair.plain(), nrope=True)
+
+
+def test_by_type(pair):
+    report = lk.trainer_integration._apply_liger_kernel("llama", swiglu=False)
+    model = pair.plain()
+    model(**pair.batch())
+    assert liger.is_patched(model)
+    report.revert()
+    with pytest.warns(UserWarning, match="no model type"):
+        assert lk.trainer_integration._apply_liger_kernel("") is None
+
+
+def test_a_type_that_no_table_has_is_recognised(device):
+    from transformers import AutoModelForCausalLM, StableLmConfig
+
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = AutoModelForCausalLM.from_config(StableLmConfig(**sizes, intermediate_size=64)).to(device)
+    report = lk.monkey_patch._apply_liger_kernel_to_instance(model=model, layer_norm=False)
+    assert "silu_mul" in ops(report) and "layer_norm" not in ops(report)
+
+
+def test_the_auto_class_takes_flags_beside_transformers_arguments(pair, tmp_path):
+    plain = pair.plain()
+    plain.save_pretrained(tmp_path)
+    model = lk.AutoLigerKernelForCausalLM.from_pretrained(tmp_path, rope=False, dtype=torch.float32).to(pair.device)
+    assert ops(liger_kernel.last_report()) == {"rms_norm", "silu_mul", "linear_cross_entropy"}
+    expect_equal_step(plain, model.train(), **pair.batch())
+    assert liger.is_patched(lk.AutoLigerKernelForCausalLM.from_config(plain.config))
