@@ -5,12 +5,13 @@ import warnings
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForSequenceClassification, LlamaForCausalLM
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaForCausalLM
 from transformers.models.llama import modeling_llama
 
 import liger
 import liger_kernel
-from liger.errors import AlreadyPatched
+from liger.errors import AlreadyPatched, UnpatchConflict
 from liger.testing.models import Pair, expect_equal_step, find
 from liger_kernel import _apply, _said
 from liger_kernel import transformers as lk
@@ -122,6 +123,38 @@ def test_without_a_model_every_class_of_the_type_counts(pair):
         model = auto.from_config(config)
         model(input_ids=torch.tensor([[1, 2, 3]]))
         assert liger.is_patched(model)
+    report.revert()
+
+
+def test_without_a_model_what_is_loaded_is_patched_at_once(pair, tmp_path):
+    pair.plain().save_pretrained(tmp_path)
+    config, before = pair.plain().config, dict(vars(LlamaForCausalLM))
+    report = lk.apply_liger_kernel_to_llama()
+    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] and liger.is_patched(loaded)
+    assert liger.is_patched(AutoModelForCausalLM.from_config(config)) and liger.is_patched(
+        AutoModel.from_config(config)
+    )
+    wrapped = torch.compile(get_peft_model(loaded, LoraConfig(target_modules=["q_proj"])), backend="eager")
+    out = wrapped.train()(**pair.batch())
+    assert out.logits is None
+    torch.testing.assert_close(out.loss, pair.plain()(**pair.batch()).loss)
+    again = lk.apply_liger_kernel_to_llama()  # changes nothing, and undoes nothing
+    assert {row.status for row in again.rows} == {"skipped"}
+    again.revert()
+    assert liger.is_patched(AutoModelForCausalLM.from_pretrained(tmp_path))
+    report.revert()
+    assert not liger.is_patched(AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert dict(vars(LlamaForCausalLM)) == before
+
+
+def test_a_method_that_someone_replaced_meanwhile_is_not_taken_off(monkeypatch):
+    report = lk.apply_liger_kernel_to_llama()
+    ours = vars(LlamaForCausalLM)["from_pretrained"]
+    LlamaForCausalLM.from_pretrained = classmethod(lambda cls: None)
+    with pytest.raises(UnpatchConflict, match="LlamaForCausalLM.from_pretrained: expected Liger's wrapper"):
+        report.revert()
+    LlamaForCausalLM.from_pretrained = ours
     report.revert()
 
 

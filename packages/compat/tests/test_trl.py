@@ -27,7 +27,6 @@ SETTINGS = {
     "report_to": [],
     "use_cpu": True,
     "bf16": False,
-    "activation_checkpointing": False,
     "save_strategy": "no",
     "disable_tqdm": True,
 }

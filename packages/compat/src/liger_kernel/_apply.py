@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import liger
-from liger import Report
+from liger import Report, Row
 from liger.registry import registry
 from liger_kernel import _said
+from liger_kernel._loading import patch_when_loaded
 from liger_kernel._types import FLAGS, FUNCTIONS, OTHERS, TEXT_TYPES
 
 if TYPE_CHECKING:
@@ -78,20 +79,28 @@ def to_model(model: Any, flags: Mapping[str, bool], asked: Iterable[str] = ()) -
 
 
 def to_types(name: str, flags: Mapping[str, bool]) -> Report:
-    """Patch every model of these types that is made from now on, at its first forward; ``report.revert()`` ends it."""
-    reports: list[Report] = []
+    """Patch every model of these types that is made from now on; ``report.revert()`` ends it.
+
+    A loaded model, or one made from a config, is patched when it is there, any other at its first forward.
+    """
+    rows: list[Row] = []
+    undo: list[Callable[[], None]] = []
 
     def revert() -> None:
-        for report in reports:
-            report.revert()
+        while undo:
+            undo[-1]()
+            undo.pop()
 
     try:
         for cls in model_classes(name):
-            reports.append(liger.autopatch(cls, only=ops(flags)))
+            report = liger.autopatch(cls, only=ops(flags))
+            rows += report.rows
+            if report.rows[0].status == "deferred":  # not, if it was marked before
+                undo += [report.revert, patch_when_loaded(cls)]
     except BaseException:
         revert()
         raise
-    return _keep(Report([row for report in reports for row in report.rows], _revert=revert))
+    return _keep(Report(rows, _revert=revert))
 
 
 def ops(flags: Mapping[str, bool]) -> list[str]:
