@@ -1,6 +1,8 @@
 """``apply_liger_kernel_to_x``: flags, instance scope, instances made later, undo."""
 
+import copy
 import inspect
+import pickle
 import warnings
 
 import pytest
@@ -12,6 +14,7 @@ from transformers.models.llama import modeling_llama
 import liger
 import liger_kernel
 from liger.errors import AlreadyPatched, UnpatchConflict
+from liger.testing import count_ops
 from liger.testing.models import Pair, expect_equal_step, find
 from liger_kernel import _apply, _said
 from liger_kernel import transformers as lk
@@ -22,7 +25,9 @@ from liger_kernel._types import FLAGS, FUNCTIONS
 def nothing_said():
     _said._said.clear()
     yield
-    assert LlamaForCausalLM.__init__ is INIT  # each test ends what it began
+    if left := LlamaForCausalLM.__init__ is not INIT:
+        liger_kernel.last_report().revert()
+    assert not left  # each test ends what it began
 
 
 INIT = LlamaForCausalLM.__init__
@@ -83,12 +88,84 @@ def test_both_losses_raise(pair):
 
 
 def test_a_flag_that_changes_nothing_is_said_once(pair):
-    choices = {"cross_entropy": True, "fused_linear_cross_entropy": False}
-    with pytest.warns(_said.CompatWarning, match="cross_entropy=True changed nothing in LlamaForCausalLM: a loss is"):
-        lk.apply_liger_kernel_to_llama(model=pair.plain(), **choices)
+    config = pair.plain().config
+    headless = lambda: AutoModel.from_config(config)  # noqa: E731
+    with pytest.warns(
+        _said.CompatWarning, match="fused_linear_cross_entropy=True changed nothing in LlamaModel: it has"
+    ):
+        lk.apply_liger_kernel_to_llama(model=headless(), fused_linear_cross_entropy=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lk.apply_liger_kernel_to_llama(model=pair.plain(), **choices)
+        lk.apply_liger_kernel_to_llama(model=headless(), fused_linear_cross_entropy=True)
+        lk.apply_liger_kernel_to_llama(model=headless())  # nobody asked for the default
+
+
+# -- The loss from logits ----------------------------------------------------------------------------------------------
+LOGITS_LOSS = {"cross_entropy": True, "fused_linear_cross_entropy": False}
+
+
+def test_cross_entropy_keeps_the_logits_and_gives_the_same_loss_and_gradients(pair):
+    plain, model = pair.plain(), pair.plain()
+    report = lk.apply_liger_kernel_to_llama(model=model, **LOGITS_LOSS)
+    assert ops(report) == {"rope", "rms_norm", "silu_mul", "cross_entropy"}
+    for more in ({}, {"num_items_in_batch": 7}, {"num_items_in_batch": torch.tensor(7)}):
+        with count_ops() as calls:
+            out = expect_equal_step(plain, model, **pair.batch(), **more)
+        assert out.logits is not None and [op for op, _ in calls.elements()].count("cross_entropy") == 1
+    shifted = torch.nn.functional.pad(pair.batch()["labels"], (0, 1), value=-100)[:, 1:].contiguous()
+    expect_equal_step(plain, model, **pair.batch(), shift_labels=shifted)
+    again = lk.apply_liger_kernel_to_llama(model=model, **LOGITS_LOSS)
+    assert not again.applied
+    report.revert()
+    assert type(model) is LlamaForCausalLM and not liger.is_patched(model)
+    with count_ops() as calls:
+        model(**pair.batch())
+    assert not calls
+
+
+def test_granite_has_it_by_default(device):
+    granite = Pair(find("granite"), device)
+    plain, model = granite.plain(), granite.plain()
+    report = lk.apply_liger_kernel_to_granite(model=model)
+    assert {"cross_entropy"} == ops(report) - {"rope", "rms_norm", "silu_mul"}
+    expect_equal_step(plain, model, **granite.batch())
+
+
+def test_cross_entropy_survives_copies_and_unpatch(pair):
+    plain, model = pair.plain(), pair.plain()
+    lk.apply_liger_kernel_to_llama(model=model, **LOGITS_LOSS)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.compile(model, backend="eager")):
+        with count_ops() as calls:
+            torch.testing.assert_close(other(**pair.batch()).loss, plain(**pair.batch()).loss)
+        assert [op for op, _ in calls.elements()].count("cross_entropy") == 1
+    liger.unpatch(model)
+    assert type(model) is LlamaForCausalLM
+
+
+def test_cross_entropy_without_a_model_counts_for_what_is_loaded(pair):
+    report = lk.apply_liger_kernel_to_llama(**LOGITS_LOSS)
+    model = AutoModelForCausalLM.from_config(pair.plain().config)
+    with count_ops() as calls:
+        model(**pair.batch())
+    assert [op for op, _ in calls.elements()].count("cross_entropy") == 1
+    report.revert()
+
+
+def test_another_loss_is_left_alone_and_said(pair):
+    model = pair.plain()
+    model.loss_function = lambda logits, labels, vocab_size: logits.sum()
+    with pytest.warns(_said.CompatWarning, match="cross_entropy=True changed nothing in LlamaForCausalLM: its loss"):
+        lk.apply_liger_kernel_to_llama(model=model, **LOGITS_LOSS)
+    patched = pair.plain()
+    liger.autopatch(patched)
+    _said._said.clear()
+    with pytest.warns(_said.CompatWarning, match="the model is patched already; unpatch it first"):
+        lk.apply_liger_kernel_to_llama(model=patched, **LOGITS_LOSS)
+    replaced = pair.plain()
+    lk.apply_liger_kernel_to_llama(model=replaced, **LOGITS_LOSS)
+    replaced.loss_function = lambda logits, labels, vocab_size: logits.sum()
+    out = replaced(**pair.batch())
+    assert torch.equal(out.loss, out.logits.sum())
 
 
 # -- Scope -------------------------------------------------------------------------------------------------------------

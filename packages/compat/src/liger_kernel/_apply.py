@@ -71,6 +71,7 @@ def function(name: str) -> Callable[..., Report]:
 def to_model(model: Any, flags: Mapping[str, bool], asked: Iterable[str] = ()) -> Report:
     """Patch one model by flags; say once which of the flags in ``asked`` found nothing to do."""
     report = liger.autopatch(model, only=ops(flags))
+    _add_loss(report, model, flags)
     done = {row.op for row in report.rows if row.status == "applied" or row.reason.startswith("already patched")}
     for flag in asked:
         if not done.intersection(FLAGS[flag]):
@@ -81,7 +82,8 @@ def to_model(model: Any, flags: Mapping[str, bool], asked: Iterable[str] = ()) -
 def to_types(name: str, flags: Mapping[str, bool]) -> Report:
     """Patch every model of these types that is made from now on; ``report.revert()`` ends it.
 
-    A loaded model, or one made from a config, is patched when it is there, any other at its first forward.
+    A loaded model, or one made from a config, is patched when it is there; any other at its first forward, but for
+    ``cross_entropy``.
     """
     rows: list[Row] = []
     undo: list[Callable[[], None]] = []
@@ -96,11 +98,18 @@ def to_types(name: str, flags: Mapping[str, bool]) -> Report:
             report = liger.autopatch(cls, only=ops(flags))
             rows += report.rows
             if report.rows[0].status == "deferred":  # not, if it was marked before
-                undo += [report.revert, patch_when_loaded(cls)]
+                undo += [report.revert, patch_when_loaded(cls, lambda model: _add_loss(Report([]), model, flags))]
     except BaseException:
         revert()
         raise
     return _keep(Report(rows, _revert=revert))
+
+
+def _add_loss(report: Report, model: Any, flags: Mapping[str, bool]) -> None:
+    if flags.get("cross_entropy"):
+        from liger_kernel._logits_loss import add_loss
+
+        add_loss(report, model)
 
 
 def ops(flags: Mapping[str, bool]) -> list[str]:
@@ -144,8 +153,6 @@ def _is_whole(cls: type) -> bool:
 def _why(report: Report, flag: str) -> str:
     """The reason of the report's rows for a flag that has no effect."""
     reasons = {row.reason: None for row in report.rows if row.op in FLAGS[flag] and row.reason}
-    if flag == "cross_entropy":
-        return "a loss is fused with its head, by fused_linear_cross_entropy"
     return "; ".join(reasons) or "it has no such part"
 
 

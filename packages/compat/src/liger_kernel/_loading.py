@@ -17,10 +17,13 @@ from liger.patch import MISSING, PENDING
 METHODS = ("from_pretrained", "_from_config")
 
 
-def patch_when_loaded(cls: Any) -> Callable[[], None]:
-    """Wrap the methods of a class that ``liger.autopatch`` has marked; returns what undoes it."""
+def patch_when_loaded(cls: Any, patched: Callable[[Any], object]) -> Callable[[], None]:
+    """Wrap the methods of a class that ``liger.autopatch`` has marked, and call ``patched`` with each patched model.
+
+    Returns what undoes it.
+    """
     before = {name: cls.__dict__.get(name, MISSING) for name in METHODS}
-    installed = {name: classmethod(_patching(getattr(cls, name).__func__)) for name in METHODS}
+    installed = {name: classmethod(_patching(getattr(cls, name).__func__, patched)) for name in METHODS}
     for name, method in installed.items():
         setattr(cls, name, method)
 
@@ -37,13 +40,14 @@ def patch_when_loaded(cls: Any) -> Callable[[], None]:
     return revert
 
 
-def _patching(original: Callable[..., Any]) -> Callable[..., Any]:
+def _patching(original: Callable[..., Any], patched: Callable[[Any], object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         made = original(cls, *args, **kwargs)
         model = made[0] if isinstance(made, tuple) else made  # with output_loading_info
         if PENDING in model.__dict__:
             resolve(model)
+            patched(model)
         return made
 
     return make
