@@ -146,6 +146,14 @@ def test_distillation():
         same(a, b)
 
 
+def test_distillation_by_position():
+    hidden, head, bias = (t.detach().reshape(-1, t.shape[-1]) for t in leaves())
+    args = (hidden, head, REF[0].reshape(-1, H), REF[1], TARGET.reshape(-1), bias[0], None)
+    expected = chunked_loss.LigerFusedLinearJSDLoss(0.3, beta=0.2)(*args)
+    for function in (chunked_loss.jsd_loss.LigerFusedLinearJSDFunction.apply, functional.liger_fused_linear_jsd):
+        same(function(*args, 0.3, 0.5, 0.2, -100, 1.0, True, 1024, False), expected)
+
+
 def test_what_is_wrong_raises_and_what_does_nothing_is_said():
     hidden, head, _ = (t.detach() for t in leaves())
     _said._said.clear()

@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 import liger_kernel
-from liger_kernel import _beside
+from liger_kernel import _beside, chunked_loss, ops, transformers, utils
 from liger_kernel._names import HOMES, VIEWS, WHERE, Missing
 from liger_kernel._types import FLAGS, FUNCTIONS
 
@@ -32,8 +32,9 @@ def test_every_home_holds_what_the_table_says_and_is_reached(home):
     module = importlib.import_module(f"liger_kernel.{home}")
     for theirs in HOMES[home].split():
         name, _, ours = theirs.partition("=")
+        path, _, last = name.rpartition(".")
         assert hasattr(module, ours or name)
-        assert name in PUBLIC or home == "env_report"
+        assert last in (VIEWS[path].split() if path else PUBLIC) or home == "env_report"
 
 
 @pytest.mark.parametrize("name", [n for n in PUBLIC if n not in WHERE and not n.startswith(("apply_liger_", "MODEL_"))])
@@ -46,6 +47,17 @@ def test_what_has_no_kernel_says_so_when_it_is_used(name):
             use(1, in_place=True)
     page = (Path(__file__).parents[3] / "docs" / "migrate-from-liger-kernel.md").read_text(encoding="utf-8")
     assert "## What has no kernel yet" in page and f"`{name}`" in page
+
+
+def test_a_name_that_means_two_things():
+    assert ops.LigerFusedLinearJSDFunction is ops.fused_linear_jsd.LigerFusedLinearJSDFunction
+    assert chunked_loss.jsd_loss.LigerFusedLinearJSDFunction is not ops.LigerFusedLinearJSDFunction
+    assert chunked_loss.functional.liger_fused_linear_jsd is not transformers.functional.liger_fused_linear_jsd
+
+
+def test_what_is_there():
+    assert utils.infer_device() in ("cpu", "cuda", "xpu", "npu", "mps") and utils.is_peft_available()
+    assert transformers.is_transformers_available() and not utils.is_npu_available()
 
 
 def test_a_module_is_the_same_however_it_is_reached():
@@ -63,8 +75,6 @@ def test_importing_is_lean():
 
 
 def test_an_unknown_model_type_has_no_function():
-    from liger_kernel import transformers
-
     with pytest.raises(AttributeError, match="no package declares model type 'gpt1'"):
         transformers.apply_liger_kernel_to_gpt1  # noqa: B018
     assert callable(transformers.apply_liger_kernel_to_cohere)  # ours alone

@@ -12,7 +12,6 @@ from torch import Tensor
 from liger import ops
 from liger_kernel import _pairs, _said
 from liger_kernel._functions import applied
-from liger_kernel._losses import _Loss
 
 Result = tuple[Tensor, tuple[Tensor, ...]]
 
@@ -156,192 +155,46 @@ def dpo(
     return _result(*_pairs.dpo(p, beta, loss_type, label_smoothing, discopop_tau), p, alpha)
 
 
+def jsd(
+    student_input: Tensor,
+    student_weight: Tensor,
+    teacher_input: Tensor,
+    teacher_weight: Tensor,
+    true_labels: Tensor,
+    student_bias: Tensor | None = None,
+    teacher_bias: Tensor | None = None,
+    weight_hard_loss: float = 0.5,
+    weight_soft_loss: float = 0.5,
+    beta: float = 0.5,
+    ignore_index: int = -100,
+    temperature: float = 1.0,
+    compiled: bool = True,
+    chunk_size: int = 1024,
+    return_soft_hard_loss: bool = False,
+) -> Any:
+    """Distillation of hidden states (rows, H), heads (V, H), labels (rows,): the loss, and its terms if asked for."""
+    _idle("JSD", compiled, chunk_size, 1024)
+    teacher = (teacher_input.detach(), teacher_weight.detach())
+    biases = (student_bias, None if teacher_bias is None else teacher_bias.detach())
+    both = (student_input, student_weight, *teacher, true_labels, *biases)
+    options = {"beta": beta, "ignore_index": ignore_index, "temperature": temperature}
+    total = weight_hard_loss + weight_soft_loss
+    if total and not return_soft_hard_loss:
+        return total * ops.linear_jsd(*both, hard_weight=weight_hard_loss / total, **options)
+    hard = ops.linear_cross_entropy(student_input, student_weight, true_labels, student_bias, ignore_index=ignore_index)
+    soft = ops.linear_jsd(*both, **options)
+    loss = weight_hard_loss * hard + weight_soft_loss * soft
+    return (loss, soft.detach(), hard.detach()) if return_soft_hard_loss else loss
+
+
 LigerFusedLinearORPOFunction = applied("LigerFusedLinearORPOFunction", orpo)
 LigerFusedLinearCPOFunction = applied("LigerFusedLinearCPOFunction", cpo)
 LigerFusedLinearSimPOFunction = applied("LigerFusedLinearSimPOFunction", simpo)
 LigerFusedLinearDPOFunction = applied("LigerFusedLinearDPOFunction", dpo)
+JSDFunction = applied("LigerFusedLinearJSDFunction", jsd)
 liger_fused_linear_orpo, liger_fused_linear_cpo, liger_fused_linear_simpo, liger_fused_linear_dpo = (
     orpo,
     cpo,
     simpo,
     dpo,
 )
-
-
-# -- Modules -----------------------------------------------------------------------------------------------------------
-class LigerFusedLinearORPOLoss(_Loss):
-    """ORPO."""
-
-    def __init__(
-        self,
-        ignore_index: int = -100,
-        beta: float = 0.1,
-        compute_nll_loss: bool = True,
-        compiled: bool = True,
-        chunk_size: int = 1,
-    ) -> None:
-        super().__init__(
-            ignore_index=ignore_index,
-            beta=beta,
-            compute_nll_loss=compute_nll_loss,
-            compiled=compiled,
-            chunk_size=chunk_size,
-        )
-
-    def forward(
-        self,
-        lin_weight: Tensor,
-        _input: Tensor,
-        target: Tensor,
-        bias: Tensor | None = None,
-        nll_target: Tensor | None = None,
-    ) -> Result:
-        """The head's weight (V, H) first, hidden states (2 B, T, H), labels (2 B, T)."""
-        return orpo(_input, lin_weight, target, bias, nll_target=nll_target, **self.options)
-
-
-class LigerFusedLinearCPOLoss(_Loss):
-    """CPO."""
-
-    def __init__(
-        self,
-        ignore_index: int = -100,
-        beta: float = 0.1,
-        alpha: float = 1.0,
-        label_smoothing: float = 0.0,
-        compute_nll_loss: bool = True,
-        compiled: bool = True,
-        average_log_prob: bool = False,
-        chunk_size: int = 1,
-    ) -> None:
-        super().__init__(
-            ignore_index=ignore_index,
-            beta=beta,
-            alpha=alpha,
-            label_smoothing=label_smoothing,
-            compute_nll_loss=compute_nll_loss,
-            compiled=compiled,
-            average_log_prob=average_log_prob,
-            chunk_size=chunk_size,
-        )
-
-    def forward(self, lin_weight: Tensor, _input: Tensor, target: Tensor, bias: Tensor | None = None) -> Result:
-        """The head's weight (V, H) first, hidden states (2 B, T, H), labels (2 B, T)."""
-        return cpo(_input, lin_weight, target, bias, **self.options)
-
-
-class LigerFusedLinearSimPOLoss(_Loss):
-    """SimPO; its module computes the NLL by default and its function does not, as in the peer."""
-
-    def __init__(
-        self,
-        ignore_index: int = -100,
-        beta: float = 0.1,
-        alpha: float = 1.0,
-        label_smoothing: float = 0.0,
-        compute_nll_loss: bool = True,
-        compiled: bool = True,
-        gamma: float = 0.5,
-        chunk_size: int = 1,
-    ) -> None:
-        super().__init__(
-            ignore_index=ignore_index,
-            beta=beta,
-            alpha=alpha,
-            label_smoothing=label_smoothing,
-            compute_nll_loss=compute_nll_loss,
-            compiled=compiled,
-            gamma=gamma,
-            chunk_size=chunk_size,
-        )
-
-    def forward(self, lin_weight: Tensor, _input: Tensor, target: Tensor, bias: Tensor | None = None) -> Result:
-        """The head's weight (V, H) first, hidden states (2 B, T, H), labels (2 B, T)."""
-        return simpo(_input, lin_weight, target, bias, **self.options)
-
-
-class LigerFusedLinearDPOLoss(_Loss):
-    """DPO and its kin."""
-
-    def __init__(
-        self,
-        ignore_index: int = -100,
-        beta: float = 0.1,
-        alpha: float = 1.0,
-        compute_nll_loss: bool = False,
-        compiled: bool = True,
-        use_ref_model: bool = True,
-        average_log_prob: bool = False,
-        chunk_size: int = 1,
-        loss_type: str = "sigmoid",
-        label_smoothing: float = 0.0,
-        discopop_tau: float = 0.05,
-    ) -> None:
-        super().__init__(
-            ignore_index=ignore_index,
-            beta=beta,
-            alpha=alpha,
-            compute_nll_loss=compute_nll_loss,
-            compiled=compiled,
-            use_ref_model=use_ref_model,
-            average_log_prob=average_log_prob,
-            chunk_size=chunk_size,
-            loss_type=loss_type,
-            label_smoothing=label_smoothing,
-            discopop_tau=discopop_tau,
-        )
-
-    def forward(
-        self,
-        lin_weight: Tensor,
-        _input: Tensor,
-        target: Tensor,
-        bias: Tensor | None = None,
-        ref_input: Tensor | None = None,
-        ref_weight: Tensor | None = None,
-        ref_bias: Tensor | None = None,
-    ) -> Result:
-        """The head's weight (V, H) first, hidden states (2 B, T, H), labels (2 B, T), then the reference's."""
-        return dpo(_input, lin_weight, target, bias, ref_input, ref_weight, ref_bias, **self.options)
-
-
-class LigerFusedLinearJSDLoss(_Loss):
-    """Distillation: a share of cross-entropy with the labels, a share of the divergence from the teacher."""
-
-    def __init__(
-        self,
-        weight_hard_loss: float = 0.5,
-        weight_soft_loss: float = 0.5,
-        beta: float = 0.5,
-        ignore_index: int = -100,
-        temperature: float = 1.0,
-        compiled: bool = True,
-        chunk_size: int = 1024,
-        return_soft_hard_loss: bool = False,
-    ) -> None:
-        _idle("JSD", compiled, chunk_size, 1024)
-        super().__init__(beta=beta, ignore_index=ignore_index, temperature=temperature)
-        self.shares, self.return_soft_hard_loss = (weight_hard_loss, weight_soft_loss), return_soft_hard_loss
-
-    def forward(
-        self,
-        student_input: Tensor,
-        student_weight: Tensor,
-        teacher_input: Tensor,
-        teacher_weight: Tensor,
-        true_labels: Tensor,
-        student_bias: Tensor | None = None,
-        teacher_bias: Tensor | None = None,
-    ) -> Any:
-        """Hidden states (rows, H), heads (V, H), labels (rows,): the loss, and its terms if asked for."""
-        teacher = (teacher_input.detach(), teacher_weight.detach())
-        biases = (student_bias, None if teacher_bias is None else teacher_bias.detach())
-        both = (student_input, student_weight, *teacher, true_labels, *biases)
-        total, (hard, soft) = sum(self.shares), self.shares
-        if total and not self.return_soft_hard_loss:
-            return total * ops.linear_jsd(*both, hard_weight=hard / total, **self.options)
-        index = self.options["ignore_index"]
-        label = ops.linear_cross_entropy(student_input, student_weight, true_labels, student_bias, ignore_index=index)
-        divergence = ops.linear_jsd(*both, **self.options)
-        loss = hard * label + soft * divergence
-        return (loss, divergence.detach(), label.detach()) if self.return_soft_hard_loss else loss

@@ -19,10 +19,12 @@ DOCS = "docs/migrate-from-liger-kernel.md, What has no kernel yet"
 HOMES: dict[str, str] = {
     "_apply": "_apply_liger_kernel=apply_by_type _apply_liger_kernel_to_instance=apply_to_instance",
     "_auto": "AutoLigerKernelForCausalLM",
-    "_chunked": "LigerFusedLinearCPOFunction LigerFusedLinearCPOLoss LigerFusedLinearDPOFunction "
-    "LigerFusedLinearDPOLoss LigerFusedLinearJSDLoss LigerFusedLinearORPOFunction LigerFusedLinearORPOLoss "
-    "LigerFusedLinearSimPOFunction LigerFusedLinearSimPOLoss liger_fused_linear_cpo liger_fused_linear_dpo "
-    "liger_fused_linear_orpo liger_fused_linear_simpo",
+    "_chunked": "LigerFusedLinearCPOFunction LigerFusedLinearDPOFunction LigerFusedLinearORPOFunction "
+    "LigerFusedLinearSimPOFunction liger_fused_linear_cpo liger_fused_linear_dpo liger_fused_linear_orpo "
+    "liger_fused_linear_simpo chunked_loss.jsd_loss.LigerFusedLinearJSDFunction=JSDFunction "
+    "chunked_loss.functional.liger_fused_linear_jsd=jsd",
+    "_chunked_modules": "LigerFusedLinearCPOLoss LigerFusedLinearDPOLoss LigerFusedLinearJSDLoss "
+    "LigerFusedLinearORPOLoss LigerFusedLinearSimPOLoss",
     "_functional": "liger_cross_entropy liger_dyt liger_fused_add_rms_norm liger_fused_linear_cross_entropy "
     "liger_fused_linear_jsd liger_geglu liger_group_norm liger_jsd liger_kl_div liger_layer_norm "
     "liger_llama4_text_rotary_pos_emb liger_llama4_vision_rotary_pos_emb liger_modulated_rms_norm "
@@ -45,12 +47,16 @@ HOMES: dict[str, str] = {
     "LigerReLUSquared LigerRMSNorm LigerRMSNormForGemma LigerRMSNormForGemma2 LigerRMSNormForGemma3 "
     "LigerRMSNormForGemma4 LigerRMSNormForGlm4 LigerRMSNormForOlmo2 LigerRMSNormForQwen3Next LigerSoftmax "
     "LigerSparsemax",
+    "_utils": "infer_device is_npu_available is_peft_available is_transformers_available",
     "env_report": "print_env_report",
 }
-"""Our module -> the peer's names that are in it; ``theirs=ours`` where ours is called otherwise."""
+"""Our module -> the peer's names that are in it; ``theirs=ours`` where ours is called otherwise.
+
+One that means different things in two modules is there with the module before it.
+"""
 
 PREFIX = "apply_liger_kernel_to_"
-APPLY = " ".join(["AutoLigerKernelForCausalLM", *(PREFIX + name for name in FUNCTIONS)])
+APPLY = " ".join(PREFIX + name for name in FUNCTIONS)
 VIEWS: dict[str, str] = {
     "chunked_loss": "LigerFusedLinearCosineSimilarityLoss LigerFusedLinearCPOLoss LigerFusedLinearDPOLoss "
     "LigerFusedLinearGRPOLoss LigerFusedLinearJSDLoss LigerFusedLinearKTOLoss LigerFusedLinearORPOLoss "
@@ -60,13 +66,18 @@ VIEWS: dict[str, str] = {
     "chunked_loss.cpo_loss": "LigerFusedLinearCPOFunction LigerFusedLinearCPOLoss",
     "chunked_loss.dpo_loss": "LigerFusedLinearDPOFunction LigerFusedLinearDPOLoss",
     "chunked_loss.functional": "liger_fused_linear_cosine liger_fused_linear_cpo liger_fused_linear_dpo "
-    "liger_fused_linear_grpo liger_fused_linear_kto liger_fused_linear_orpo liger_fused_linear_simpo",
+    "liger_fused_linear_grpo liger_fused_linear_jsd liger_fused_linear_kto liger_fused_linear_orpo "
+    "liger_fused_linear_simpo",
+    "chunked_loss.fused_linear_distillation": "LigerFusedLinearDistillationBase",
+    "chunked_loss.fused_linear_ppo": "LigerFusedLinearPPOBase",
+    "chunked_loss.fused_linear_preference": "LigerFusedLinearPreferenceBase",
+    "chunked_loss.fused_linear_unpaired_preference": "LigerFusedLinearUnpairedPreferenceBase",
     "chunked_loss.grpo_loss": "LigerFusedLinearGRPOFunction LigerFusedLinearGRPOLoss",
-    "chunked_loss.jsd_loss": "LigerFusedLinearJSDLoss",
+    "chunked_loss.jsd_loss": "LigerFusedLinearJSDFunction LigerFusedLinearJSDLoss",
     "chunked_loss.kto_loss": "LigerFusedLinearKTOFunction LigerFusedLinearKTOLoss",
     "chunked_loss.orpo_loss": "LigerFusedLinearORPOFunction LigerFusedLinearORPOLoss",
     "chunked_loss.simpo_loss": "LigerFusedLinearSimPOFunction LigerFusedLinearSimPOLoss",
-    "ops": "",  # the names of all the modules below it
+    "ops": "",
     "ops.attn_res": "LigerAttnResFunction",
     "ops.cross_entropy": "LigerCrossEntropyFunction",
     "ops.dyt": "LigerDyTFunction",
@@ -131,13 +142,13 @@ VIEWS: dict[str, str] = {
     "transformers.llama4_rope": "liger_llama4_text_rotary_pos_emb liger_llama4_vision_rotary_pos_emb",
     "transformers.mhc": "LigerMHC",
     "transformers.mlp": "LigerFalconH1MLP LigerMLP",
-    "transformers.model": "",
+    "transformers.model": " ",  # no names of its own
     "transformers.model.loss_utils": "LigerForCausalLMLoss fixed_fused_linear_cross_entropy "
     "unpack_cross_entropy_result",
     "transformers.modulated_rms_norm": "LigerModulatedRMSNorm",
     "transformers.moe": "LigerExpertParallelFusedMoe",
     "transformers.monkey_patch": f"MODEL_TYPE_TO_APPLY_LIGER_FN _apply_liger_kernel _apply_liger_kernel_to_instance "
-    f"{APPLY.partition(' ')[2]}",
+    f"is_transformers_available {APPLY}",
     "transformers.multi_token_attention": "LigerMultiTokenAttention",
     "transformers.poly_norm": "LigerPolyNorm",
     "transformers.qwen2vl_mrope": "liger_multimodal_rotary_pos_emb",
@@ -151,11 +162,27 @@ VIEWS: dict[str, str] = {
     "transformers.swiglu": "LigerBlockSparseTop2MLP LigerExperts LigerFalconH1SwiGLUMLP LigerHunyuanV1SwiGLUMLP "
     "LigerPhi3SwiGLUMLP LigerQwen3MoeSwiGLUMLP LigerSwiGLUMLP LigerSwiGLUMLPForMuseGlimmer",
     "transformers.tiled_mlp": "LigerTiledGEGLUMLP LigerTiledSwiGLUMLP",
+    "transformers.trainer": "",
+    "transformers.trainer.orpo_trainer": "LigerORPOTrainer",
     "transformers.trainer_integration": "_apply_liger_kernel",
     "transformers.tvd": "LigerTVDLoss",
     "transformers.vocab_parallel_cross_entropy": "LigerVocabParallelCrossEntropy",
+    "utils": "infer_device is_npu_available is_peft_available",
 }
-"""Public module below ``liger_kernel`` -> its names. An empty one that is a package has those of all modules in it."""
+"""Public module below ``liger_kernel`` -> its names. An empty one is a package, and has those of the modules in it."""
+
+FORWARDS = {
+    "lce_forward": "deepseek_v2 deepseek_v3 deepseek_v4 exaone4 falcon_h1 gemma gemma2 glm4 glm4v glm4v_moe gpt_oss "
+    "hunyuan_v1 internvl llama llama4 llava ministral mistral mixtral mllama muse_glimmer nemotron olmo2 olmo3 "
+    "paligemma phi3 qwen2 qwen2_5_vl qwen2_vl qwen3 qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe smollm3 smolvlm",
+    "causal_forward multimodal_forward": "gemma3 gemma4",
+    "lce_forward lce_forward_for_multimodal": "qwen3_5",
+    "lce_forward lce_forward_conditional_generation": "qwen3_5_moe",
+}
+"""Names -> the modules below ``transformers.model`` that have them. Liger patches no such forward."""
+_PACKAGES = {path: " ".join(VIEWS[v] for v in VIEWS if v.startswith(f"{path}.")) for path in VIEWS if not VIEWS[path]}
+VIEWS |= _PACKAGES
+VIEWS |= {f"transformers.model.{m}": names for names, modules in FORWARDS.items() for m in modules.split()}
 
 WHERE = {
     theirs: (home, ours or theirs)
@@ -185,7 +212,7 @@ class View(ModuleType):
 
     def __init__(self, name: str, names: str, is_package: bool) -> None:
         super().__init__(name, f"The peer's names of {name}, answered by Liger; see liger_kernel._names.")
-        self.__all__ = sorted(names.split())
+        self.__all__ = sorted({*names.split()})
         self.__spec__ = ModuleSpec(name, None, is_package=is_package)
         self.__path__: list[str] = []
 
@@ -204,9 +231,10 @@ def find(name: str, module: str) -> Any:
     """What answers one public name."""
     if name.startswith(PREFIX) or name == "MODEL_TYPE_TO_APPLY_LIGER_FN":
         return _apply_function(name, module)
-    if name not in WHERE:
+    where = WHERE.get(f"{module.removeprefix(ROOT)[1:]}.{name}") or WHERE.get(name)
+    if where is None:
         return type(name, (Missing,), {"__module__": module})
-    home, ours = WHERE[name]
+    home, ours = where
     return getattr(importlib.import_module(f"{ROOT}.{home}"), ours)
 
 
@@ -223,9 +251,8 @@ def _apply_function(name: str, module: str) -> Any:
 
 def install() -> None:
     """Make every view importable. A view of a file that another distribution left here wins over the file."""
-    for path, listed in VIEWS.items():
-        below = [view for view in VIEWS if view.startswith(f"{path}.")]
-        view = View(f"{ROOT}.{path}", listed or " ".join(VIEWS[v] for v in below), is_package=bool(below))
+    for path, names in VIEWS.items():
+        view = View(f"{ROOT}.{path}", names, is_package=any(other.startswith(f"{path}.") for other in VIEWS))
         sys.modules[view.__name__] = view
         parent, _, last = view.__name__.rpartition(".")
         setattr(sys.modules[parent], last, view)
