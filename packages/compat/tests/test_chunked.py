@@ -133,6 +133,32 @@ def test_the_functions_take_the_peers_positional_arguments():
     same(functional.liger_fused_linear_dpo(*args, *REF, None, -100, 0.1)[0], dpo(hidden, head, bias))
 
 
+LIKED = torch.tensor([True, False, False, True])
+
+
+@pytest.mark.parametrize("reference", [False, True])
+@pytest.mark.parametrize("kl", [None, torch.tensor(0.3)])
+def test_answers_that_are_not_paired(reference, kl):
+    loss = chunked_loss.LigerFusedLinearKTOLoss(beta=0.2, use_ref_model=reference)
+    ours, plain = leaves(), leaves()
+    value, logged = loss(*ours[:2], TARGET, ours[2], LIKED, *(REF if reference else (None, None)), None, kl)
+    logps, logits = answers(*plain)
+    ratio = logps - answers(*REF)[0] if reference else logps
+    sign = torch.where(LIKED, 1.0, -1.0)
+    expected = (1 - torch.sigmoid(0.2 * (ratio - (0.0 if kl is None else kl)) * sign)).mean()
+    value.backward()
+    expected.backward()
+    same(value.detach(), expected.detach())
+    for a, b in zip(ours, plain, strict=True):
+        same(a.grad, b.grad)
+    both = [x.detach()[kind].sum() for x in (logps, logits.flatten(1).sum(1), 0.2 * ratio) for kind in (LIKED, ~LIKED)]
+    same(torch.stack(logged), torch.stack(both))
+    with pytest.raises(ValueError, match="preference_labels were not given"):
+        loss(*ours[:2], TARGET)
+    by_position = (TARGET, LIKED, ours[2], *(REF if reference else (None, None)), None, kl, -100, 0.2, True, reference)
+    same(functional.liger_fused_linear_kto(*ours[:2], *by_position)[0].detach(), expected.detach())
+
+
 def test_distillation():
     hidden, head, _ = (t.detach().reshape(-1, t.shape[-1]) for t in leaves())
     labels = TARGET.reshape(-1)

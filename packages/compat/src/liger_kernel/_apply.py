@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import warnings
@@ -46,6 +47,7 @@ def signature(name: str) -> inspect.Signature:
     return inspect.Signature(parameters)
 
 
+@functools.cache
 def function(name: str) -> Callable[..., Report]:
     """``apply_liger_kernel_to_<name>``."""
     expected = signature(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from liger import ops
@@ -137,11 +138,7 @@ def dpo(
         ValueError: ``use_ref_model`` without a reference.
     """
     _idle("DPO", compiled, chunk_size)
-    ref = None
-    if use_ref_model:
-        if ref_input is None or ref_weight is None:
-            raise ValueError("DPO: use_ref_model is True, but ref_input or ref_weight was not given")
-        ref = (ref_input, ref_weight, ref_bias)
+    ref = (*_reference("DPO", ref_input, ref_weight), ref_bias) if use_ref_model else None
     p = _pairs.pairs(
         _input,
         weight,
@@ -153,6 +150,49 @@ def dpo(
         ignore_index=ignore_index,
     )
     return _result(*_pairs.dpo(p, beta, loss_type, label_smoothing, discopop_tau), p, alpha)
+
+
+def kto(
+    _input: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    preference_labels: Tensor,
+    bias: Tensor | None = None,
+    ref_input: Tensor | None = None,
+    ref_weight: Tensor | None = None,
+    ref_bias: Tensor | None = None,
+    kl: Tensor | float | None = None,
+    ignore_index: int = -100,
+    beta: float = 0.1,
+    compiled: bool = True,
+    use_ref_model: bool = True,
+    average_log_prob: bool = False,
+    chunk_size: int = 1,
+) -> Result:
+    """KTO of hidden states (B, T, H), head (V, H), labels (B, T) and whether each answer was liked (B,).
+
+    Logged are sums over the answers of either kind: log-probabilities, logits, rewards.
+    """
+    _idle("KTO", compiled, chunk_size)
+    counts = (target, average_log_prob, ignore_index)
+    logps = _pairs.answers(_pairs.token_logprobs(_input, weight, target, bias, ignore_index), *counts)
+    ratio = logps
+    if use_ref_model:
+        with torch.no_grad():
+            tokens = _pairs.token_logprobs(*_reference("KTO", ref_input, ref_weight), target, ref_bias, ignore_index)
+        ratio = logps - _pairs.answers(tokens, *counts)
+    liked = preference_labels.bool()
+    loss, rewards = _pairs.kto(ratio, liked, 0.0 if kl is None else kl, beta)
+    logits = _pairs.sums_of_logits(_input, weight, bias)
+    logged = (*_pairs.by_kind(logps, liked), *_pairs.by_kind(logits, liked), *rewards)
+    return loss, tuple(value.detach() for value in logged)
+
+
+def _reference(name: str, hidden: Tensor | None, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Hidden states and head of the reference, which ``use_ref_model`` needs."""
+    if hidden is None or weight is None:
+        raise ValueError(f"{name}: use_ref_model is True, but ref_input or ref_weight was not given")
+    return hidden, weight
 
 
 def jsd(
@@ -191,6 +231,7 @@ LigerFusedLinearORPOFunction = applied("LigerFusedLinearORPOFunction", orpo)
 LigerFusedLinearCPOFunction = applied("LigerFusedLinearCPOFunction", cpo)
 LigerFusedLinearSimPOFunction = applied("LigerFusedLinearSimPOFunction", simpo)
 LigerFusedLinearDPOFunction = applied("LigerFusedLinearDPOFunction", dpo)
+LigerFusedLinearKTOFunction = applied("LigerFusedLinearKTOFunction", kto)
 JSDFunction = applied("LigerFusedLinearJSDFunction", jsd)
 liger_fused_linear_orpo, liger_fused_linear_cpo, liger_fused_linear_simpo, liger_fused_linear_dpo = (
     orpo,
@@ -198,3 +239,4 @@ liger_fused_linear_orpo, liger_fused_linear_cpo, liger_fused_linear_simpo, liger
     simpo,
     dpo,
 )
+liger_fused_linear_kto = kto

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from liger_kernel._chunked import Result, cpo, dpo, jsd, orpo, simpo
+from liger_kernel._chunked import Result, cpo, dpo, jsd, kto, orpo, simpo
 from liger_kernel._losses import _Loss
 
 
@@ -144,6 +144,46 @@ class LigerFusedLinearDPOLoss(_Loss):
     ) -> Result:
         """The head's weight (V, H) first, hidden states (2 B, T, H), labels (2 B, T), then the reference's."""
         return dpo(_input, lin_weight, target, bias, ref_input, ref_weight, ref_bias, **self.options)
+
+
+class LigerFusedLinearKTOLoss(_Loss):
+    """KTO. Of these losses it alone takes the hidden states first."""
+
+    def __init__(
+        self,
+        ignore_index: int = -100,
+        beta: float = 0.1,
+        compiled: bool = True,
+        use_ref_model: bool = False,
+        average_log_prob: bool = False,
+        chunk_size: int = 1,
+    ) -> None:
+        super().__init__(
+            ignore_index=ignore_index,
+            beta=beta,
+            compiled=compiled,
+            use_ref_model=use_ref_model,
+            average_log_prob=average_log_prob,
+            chunk_size=chunk_size,
+        )
+
+    def forward(
+        self,
+        _input: Tensor,
+        lin_weight: Tensor,
+        target: Tensor,
+        bias: Tensor | None = None,
+        preference_labels: Tensor | None = None,
+        ref_input: Tensor | None = None,
+        ref_weight: Tensor | None = None,
+        ref_bias: Tensor | None = None,
+        kl: Tensor | float | None = None,
+    ) -> Result:
+        """Hidden states (B, T, H), head (V, H), labels (B, T), bias (V,), whether each answer was liked (B,)."""
+        if preference_labels is None:
+            raise ValueError("LigerFusedLinearKTOLoss: preference_labels were not given")
+        ref = (ref_input, ref_weight, ref_bias)
+        return kto(_input, lin_weight, target, preference_labels, bias, *ref, kl, **self.options)
 
 
 class LigerFusedLinearJSDLoss(_Loss):

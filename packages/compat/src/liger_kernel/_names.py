@@ -19,12 +19,13 @@ DOCS = "docs/migrate-from-liger-kernel.md, What has no kernel yet"
 HOMES: dict[str, str] = {
     "_apply": "_apply_liger_kernel=apply_by_type _apply_liger_kernel_to_instance=apply_to_instance",
     "_auto": "AutoLigerKernelForCausalLM",
-    "_chunked": "LigerFusedLinearCPOFunction LigerFusedLinearDPOFunction LigerFusedLinearORPOFunction "
+    "_chunked": "LigerFusedLinearCPOFunction LigerFusedLinearDPOFunction LigerFusedLinearKTOFunction "
+    "LigerFusedLinearORPOFunction liger_fused_linear_kto "
     "LigerFusedLinearSimPOFunction liger_fused_linear_cpo liger_fused_linear_dpo liger_fused_linear_orpo "
     "liger_fused_linear_simpo chunked_loss.jsd_loss.LigerFusedLinearJSDFunction=JSDFunction "
     "chunked_loss.functional.liger_fused_linear_jsd=jsd",
     "_chunked_modules": "LigerFusedLinearCPOLoss LigerFusedLinearDPOLoss LigerFusedLinearJSDLoss "
-    "LigerFusedLinearORPOLoss LigerFusedLinearSimPOLoss",
+    "LigerFusedLinearKTOLoss LigerFusedLinearORPOLoss LigerFusedLinearSimPOLoss",
     "_functional": "liger_cross_entropy liger_dyt liger_fused_add_rms_norm liger_fused_linear_cross_entropy "
     "liger_fused_linear_jsd liger_geglu liger_group_norm liger_jsd liger_kl_div liger_layer_norm "
     "liger_llama4_text_rotary_pos_emb liger_llama4_vision_rotary_pos_emb liger_modulated_rms_norm "

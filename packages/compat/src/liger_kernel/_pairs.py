@@ -159,3 +159,23 @@ DPO: dict[str, Rule] = {
     "apo_down": lambda z, c, r, b, e, t: torch.sigmoid(c) + 1 - torch.sigmoid(z),
 }
 """Loss of each pair (B,) from z = c - r, c and r (times beta), beta, label smoothing and tau."""
+
+
+# -- Answers that are not paired ---------------------------------------------------------------------------------------
+def kto(ratio: Tensor, liked: Tensor, kl: Tensor | float, beta: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """KTO (Ethayarajh et al. 2024) of log-ratios to the reference (B,); the loss, and sums of rewards of both kinds."""
+    sign = torch.where(liked, 1.0, -1.0)
+    loss = 1 - torch.sigmoid(beta * (ratio - kl) * sign)
+    return loss.mean(), by_kind(beta * ratio, liked)
+
+
+def by_kind(values: Tensor, liked: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums over the answers that were liked, and over the others."""
+    return (values * liked).sum(), (values * ~liked).sum()
+
+
+def sums_of_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Sum over tokens and classes of each answer's logits (B,), from those of hidden states and head. No gradient."""
+    with torch.no_grad():
+        total = hidden.float().sum(1) @ weight.float().sum(0)
+        return total if bias is None else total + hidden.shape[1] * bias.float().sum()
