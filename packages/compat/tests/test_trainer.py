@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
 
 import liger
@@ -109,6 +110,21 @@ def test_evaluation(pair, tmp_path, metrics):
         results.append(torch.tensor([found["eval_loss"], found.get("eval_accuracy", 0.0)], dtype=torch.float64))
     same(*results)
     assert metrics is None or results[0][1] > 0
+
+
+@pytest.mark.parametrize("pair", ["llama"], indirect=True)
+@pytest.mark.parametrize("head", [False, True], ids=["layers", "head too"])
+def test_an_adapter(pair, tmp_path, head):
+    config = LoraConfig(target_modules=["q_proj", "down_proj"], modules_to_save=["lm_head"] if head else None)
+    logs = []
+    for use in (True, False):
+        torch.manual_seed(0)
+        run = trainer(get_peft_model(pair.plain(), config), tmp_path, use_liger_kernel=use)
+        run.train()
+        log = [(step["loss"], step["grad_norm"]) for step in run.state.log_history if "loss" in step]
+        logs.append(torch.tensor(log, dtype=torch.float64))
+    assert {row.op for row in liger_kernel.last_report().applied} == OPS["llama"]
+    same(*logs)
 
 
 @pytest.mark.parametrize("pair", ["llama"], indirect=True)
