@@ -14,8 +14,9 @@ from transformers.models.llama import modeling_llama
 import liger
 import liger_kernel
 from liger.errors import AlreadyPatched, UnpatchConflict
+from liger.registry import registry
 from liger.testing import count_ops
-from liger.testing.models import Pair, expect_equal_step, find
+from liger.testing.models import Pair, expect_equal_step, find, skip_drift
 from liger_kernel import _apply, _said
 from liger_kernel import transformers as lk
 from liger_kernel._types import FLAGS, FUNCTIONS
@@ -267,6 +268,18 @@ def test_every_function_finds_the_classes_of_its_model_type(name):
     report = lk.MODEL_TYPE_TO_APPLY_LIGER_FN[name]()
     assert len(report.rows) == len(classes)
     report.revert()
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS.keys() & registry().models.keys()))
+def test_the_defaults_patch_what_they_name_and_change_no_number(name, device):
+    skip_drift(find(name))
+    models = Pair(find(name), device)
+    plain, model = models.plain(), models.plain()
+    report = lk.MODEL_TYPE_TO_APPLY_LIGER_FN[name](model=model)
+    defaults = inspect.signature(lk.MODEL_TYPE_TO_APPLY_LIGER_FN[name]).parameters
+    named = {op for flag in FLAGS if flag in defaults and defaults[flag].default for op in FLAGS[flag]}
+    assert report.applied and ops(report) <= named
+    expect_equal_step(plain, model, **models.batch())
 
 
 def test_a_type_that_transformers_lacks_raises():
