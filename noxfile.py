@@ -191,13 +191,14 @@ def in_isolation(session: nox.Session, *tested: Package, parts: int = PARTS) -> 
 
 
 TESTED = [package for package in PACKAGES.values() if package.tests]
-MODELS = [package for package in TESTED if package.label.startswith("models-")]
+# In one environment in a plain `nox`, where each its own would cost more than its tests; compat stands on all of them.
+TOGETHER = [package for package in TESTED if package.label.startswith(("models-", "compat"))]
 
 
 @nox.session(requires=["wheels"])
 @nox.parametrize(
     "package",
-    [nox.param(p, id=p.label, tags=["full"] if p in MODELS else ["ci", "full"]) for p in TESTED],
+    [nox.param(p, id=p.label, tags=["full"] if p in TOGETHER else ["ci", "full"]) for p in TESTED],
 )
 def tests(session: nox.Session, package: Package) -> None:
     """One package alone: its built wheel with what it declares, and nothing else of ours."""
@@ -206,8 +207,8 @@ def tests(session: nox.Session, package: Package) -> None:
 
 @nox.session(tags=["ci"], requires=["wheels"])
 def models(session: nox.Session) -> None:
-    """Every model package, in one environment; a plain `nox` takes a part of the checks, of each model type."""
-    in_isolation(session, *MODELS, parts=MODEL_PARTS)
+    """Every model package, and compat, in one environment; a plain `nox` takes a part of the checks of each type."""
+    in_isolation(session, *TOGETHER, parts=MODEL_PARTS)
 
 
 @nox.session(tags=["ci", "full"], requires=["wheels"])

@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -189,6 +191,14 @@ def test_peers_are_declared_with_what_they_need() -> None:
     assert theirs >= {"rms_norm", "layer_norm", "fused_add_rms_norm", "silu_mul", "softmax", "rope", "cross_entropy"}
     assert not theirs & {"cohere_norm", "l2norm", "gated_rms_norm", "qk_norm_rope"}  # it has none of these
     assert peers["cross_entropy", "liger-kernel"].modes == ("full",) and peers["rms_norm", "quack"].module == "quack"
+
+
+def test_our_own_liger_kernel_is_no_peer() -> None:
+    from liger.bench.providers import _installed
+
+    assert metadata.version("liger-compat") and find_spec("liger_kernel")
+    assert not _installed("liger_kernel")
+    assert _installed("torch") and not _installed("no_such_library")
 
 
 def test_the_next_peak_is_estimated_from_the_last(monkeypatch) -> None:

@@ -83,3 +83,12 @@ def test_only_some_tests_of_the_kernels(tmp_path):
     assert {name.partition("-")[0] for name in suites} == {"kernels"}
     assert {s["status"] for s in suites.values()} == {"nothing ran"}
     assert not (tmp_path / "bench.log").exists()
+
+
+def test_what_would_hide_a_peer_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import gpu_metadata
+
+    gpu_metadata.main(tmp_path)
+    written, on_path = {info.name.split("-")[0] for info in tmp_path.iterdir()}, capsys.readouterr().out
+    assert "liger_core" in written and "packages/core/src" in on_path
+    assert "liger_compat" not in written and "packages/compat" not in on_path

@@ -25,10 +25,11 @@ def write(package: Package, folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    """Write it for every package and print the import path that goes with it."""
-    for package in packages().values():
+    """Write it for every package but liger-compat, which would hide a peer; print the import path that goes with it."""
+    found = [package for package in packages().values() if package.dist != "liger-compat"]
+    for package in found:
         write(package, folder)
-    print(":".join(str(path) for path in (folder, *(package.source for package in packages().values()))))
+    print(":".join(str(path) for path in (folder, *(package.source for package in found))))
 
 
 if __name__ == "__main__":

@@ -32,8 +32,13 @@ class Package:
 
     @property
     def version(self) -> str:
-        """Version, the same in every package."""
+        """Version, the same in every package, after the prefix of the one that has one."""
         return str(self.toml["project"]["version"])
+
+    def version_at(self, version: str) -> str:
+        """Its version where the others are at ``version``: liger-compat's begins with the interface it answers."""
+        prefix = self.settings.get("version-prefix")
+        return f"{prefix}.{version}" if prefix else version
 
     @property
     def pin(self) -> str:

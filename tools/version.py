@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 from repo import ROOT, Package, name_of, packages
 
-INIT = ROOT / "packages" / "core" / "src" / "liger" / "__init__.py"
 VERSION_LINE = re.compile(r'(?m)^version = "[^"]*"$')
+INIT_LINE = re.compile(r'(?m)^__version__ = "[^"]*"$')
 VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 
 
@@ -22,15 +23,27 @@ def problems(found: dict[str, Package]) -> list[str]:
     lines = []
     for package in found.values():
         file = (package.folder / "pyproject.toml").relative_to(ROOT)
-        if package.version != version:
-            lines.append(f"{file}: version is {package.version}, liger-core has {version}")
+        wanted = package.version_at(version)
+        if package.version != wanted:
+            lines.append(f"{file}: version is {package.version}, with liger-core at {version} it must be {wanted}")
         for requirement in package.requirements:
             name = name_of(requirement)
-            if name in found and requirement.split(";")[0].strip() != f"{name}=={version}":
-                lines.append(f"{file}: {requirement!r} must be '{name}=={version}'")
-    if f'__version__ = "{version}"' not in INIT.read_text(encoding="utf-8"):
-        lines.append(f"{INIT.relative_to(ROOT)}: __version__ is not {version}")
+            if name in found and requirement.split(";")[0].strip() != (pin := pin_at(found[name], version)):
+                lines.append(f"{file}: {requirement!r} must be {pin!r}")
+        init = init_of(package)
+        if any(line != f'__version__ = "{wanted}"' for line in INIT_LINE.findall(init.read_text(encoding="utf-8"))):
+            lines.append(f"{init.relative_to(ROOT)}: __version__ is not {wanted}")
     return lines
+
+
+def pin_at(package: Package, version: str) -> str:
+    """The requirement of one of our packages on another."""
+    return f"{package.dist}=={package.version_at(version)}"
+
+
+def init_of(package: Package) -> Path:
+    """The file that may state ``__version__``."""
+    return package.source / package.module / "__init__.py"
 
 
 def write(found: dict[str, Package], version: str) -> None:
@@ -38,11 +51,12 @@ def write(found: dict[str, Package], version: str) -> None:
     ours = "|".join(map(re.escape, sorted(found, key=len, reverse=True)))
     pins = re.compile(rf'"({ours})==[^"\s;]+')
     for package in found.values():
-        file = package.folder / "pyproject.toml"
-        text = VERSION_LINE.sub(f'version = "{version}"', file.read_text(encoding="utf-8"), count=1)
-        file.write_text(pins.sub(rf'"\1=={version}', text), encoding="utf-8")
-    text = re.sub(r'(?m)^__version__ = "[^"]*"$', f'__version__ = "{version}"', INIT.read_text(encoding="utf-8"))
-    INIT.write_text(text, encoding="utf-8")
+        file, init, own = package.folder / "pyproject.toml", init_of(package), package.version_at(version)
+        text = VERSION_LINE.sub(f'version = "{own}"', file.read_text(encoding="utf-8"), count=1)
+        text = pins.sub(lambda match: f'"{pin_at(found[match[1]], version)}', text)
+        file.write_text(text, encoding="utf-8")
+        text = init.read_text(encoding="utf-8")
+        init.write_text(INIT_LINE.sub(f'__version__ = "{own}"', text), encoding="utf-8")
 
 
 def main(arguments: list[str]) -> int:

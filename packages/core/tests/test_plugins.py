@@ -372,3 +372,13 @@ def test_version():
 
     result = CliRunner().invoke(app, ["--version"])
     assert result.exit_code == 0 and result.output == f"liger {liger.__version__}\n"
+
+
+def test_doctor_names_packages_of_different_versions():
+    from liger.doctor import _version_problems
+
+    same = {"liger-core": "0.1.0", "liger-compat": "0.8.5.0.1.0", "liger-kernel": "0.8.2"}
+    assert _version_problems(same) == []
+    for other in ({"liger-hf": "0.2.0"}, {"liger-compat": "0.8.5.0.2.0"}):
+        (problem,) = _version_problems({**same, **other})
+        assert "different versions are installed (0.1.0, 0.2.0)" in problem

@@ -61,12 +61,12 @@ def patch_model(target: Module, choices: Choices) -> Report:
     patch.settle(root)
     done = patch.apply(root, actions)
     report.planned = False
-    report._revert = _undo_later(root, done)
+    report._revert = undo_later(root, done)
     log(type(root), report.summary())
     return report
 
 
-def _undo_later(root: Module, done: list[patch.Entry]) -> Callable[[], None]:
+def undo_later(root: Module, done: list[patch.Entry]) -> Callable[[], None]:
     """Undo ``done``, once; a report must not keep its model alive."""
     alive, held = weakref.ref(root), [weakref.ref(e.module) for e in done]
 

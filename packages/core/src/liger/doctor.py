@@ -70,12 +70,17 @@ def _version_problems(versions: dict[str, str]) -> list[str]:
         for name, floor in FLOORS.items()
         if name in versions and _older(versions[name], floor)
     ]
-    ours = {v for n, v in versions.items() if n.startswith("liger-") and n != "liger-kernel"}
+    ours = {_own(n, v) for n, v in versions.items() if n.startswith("liger-") and n != "liger-kernel"}
     if len(ours) > 1:
         out.append(
             f"liger packages of different versions are installed ({', '.join(sorted(ours))}): upgrade all of them"
         )
     return out
+
+
+def _own(name: str, version: str) -> str:
+    """Liger's version: that of liger-compat begins with the three numbers of the interface it answers."""
+    return ".".join(version.split(".")[3:]) if name == "liger-compat" else version
 
 
 def _older(version: str, floor: str) -> bool:

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -69,5 +70,12 @@ def _peers(op: Op, device: str) -> Iterator[Provider]:
         peer = load(target)
         if not isinstance(peer, Peer):
             raise PluginError(f"{op.name}: peer {name!r}, {target}, is not made with @liger.bench.peer")
-        if importlib.util.find_spec(peer.module) and not (peer.cuda and device != "cuda"):
+        if _installed(peer.module) and not (peer.cuda and device != "cuda"):
             yield Provider(name=name, fn=peer.fn, overwrites=peer.overwrites, capture=peer.capture, modes=peer.modes)
+
+
+def _installed(module: str) -> bool:
+    """Whether a peer is there. Where liger-compat is installed, ``liger_kernel`` is our own kernels by another name."""
+    if module == "liger_kernel" and any(metadata.distributions(name="liger-compat")):
+        return False
+    return importlib.util.find_spec(module) is not None

@@ -1,0 +1,199 @@
+"""``apply_liger_kernel_to_x`` for every model type, from the table of ``_types``: flags become ``liger.autopatch``."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import liger
+from liger import Report, Row
+from liger.registry import registry
+from liger_kernel import _said
+from liger_kernel._loading import patch_when_loaded
+from liger_kernel._types import FLAGS, FUNCTIONS, OTHERS, TEXT_TYPES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PREFIX = "apply_liger_kernel_to_"
+_last: list[Report] = []
+
+
+# -- Which function a model type has -----------------------------------------------------------------------------------
+def functions() -> dict[str, str]:
+    """What comes after the prefix -> the signature: the peer's, and those of the types that only ours declares."""
+    return {**{t: OTHERS for t in registry().models if t not in TEXT_TYPES}, **FUNCTIONS}
+
+
+def model_types(name: str) -> set[str]:
+    """The model types that one function is for."""
+    return {name, *(t for t, function in TEXT_TYPES.items() if function == name)}
+
+
+def signature(name: str) -> inspect.Signature:
+    """The signature of a function; a type that nobody declares has every flag, as its parts may be recognised."""
+    row = functions().get(name, OTHERS)
+    defaults = {word.lstrip("-"): not word.startswith("-") for word in row.removesuffix("*").split()}
+    parameters = [
+        inspect.Parameter(flag, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None if flag == "model" else on)
+        for flag, on in defaults.items()
+    ]
+    others = [flag for flag in FLAGS if flag not in defaults] if row.endswith("*") else []
+    parameters += [inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, default=True) for flag in others]
+    return inspect.Signature(parameters)
+
+
+@functools.cache
+def function(name: str) -> Callable[..., Report]:
+    """``apply_liger_kernel_to_<name>``."""
+    expected = signature(name)
+
+    def apply(*args: Any, **kwargs: Any) -> Report:
+        if unknown := set(kwargs) - set(expected.parameters):
+            known = ", ".join(expected.parameters)
+            raise TypeError(f"{PREFIX}{name} has no flag {', '.join(sorted(unknown))}; it has {known}")
+        bound = expected.bind(*args, **kwargs)
+        asked = {flag for flag in bound.arguments if flag in FLAGS and bound.arguments[flag]}
+        bound.apply_defaults()
+        flags = dict(bound.arguments)
+        model = flags.pop("model")
+        return to_types(name, flags) if model is None else to_model(model, flags, asked)
+
+    apply.__name__ = apply.__qualname__ = PREFIX + name
+    apply.__doc__ = f"Patch a model of type {name!r}, or without one those made from now on. Returns the report."
+    apply.__signature__ = expected  # type: ignore[attr-defined]
+    return apply
+
+
+# -- Doing it ----------------------------------------------------------------------------------------------------------
+def to_model(model: Any, flags: Mapping[str, bool], asked: Iterable[str] = ()) -> Report:
+    """Patch one model by flags; say once which of the flags in ``asked`` found nothing to do."""
+    report = liger.autopatch(model, only=ops(flags))
+    _add_loss(report, model, flags)
+    done = {row.op for row in report.rows if row.status == "applied" or row.reason.startswith("already patched")}
+    for flag in asked:
+        if not done.intersection(FLAGS[flag]):
+            _said.once(f"{flag}=True changed nothing in {type(model).__name__}: {_why(report, flag)}")
+    return _keep(report)
+
+
+def to_types(name: str, flags: Mapping[str, bool]) -> Report:
+    """Patch every model of these types that is made from now on; ``report.revert()`` ends it.
+
+    A loaded model, or one made from a config, is patched when it is there; any other at its first forward, but for
+    ``cross_entropy``.
+    """
+    rows: list[Row] = []
+    undo: list[Callable[[], None]] = []
+
+    def revert() -> None:
+        while undo:
+            undo[-1]()
+            undo.pop()
+
+    try:
+        for cls in model_classes(name):
+            report = liger.autopatch(cls, only=ops(flags))
+            rows += report.rows
+            if report.rows[0].status == "deferred":  # not, if it was marked before
+                undo += [report.revert, patch_when_loaded(cls, lambda model: _add_loss(Report([]), model, flags))]
+    except BaseException:
+        revert()
+        raise
+    return _keep(Report(rows, _revert=revert))
+
+
+def _add_loss(report: Report, model: Any, flags: Mapping[str, bool]) -> None:
+    if flags.get("cross_entropy"):
+        from liger_kernel._logits_loss import add_loss
+
+        add_loss(report, model)
+
+
+def ops(flags: Mapping[str, bool]) -> list[str]:
+    """The ops that the flags switch on.
+
+    Raises:
+        ValueError: both losses.
+    """
+    if flags.get("cross_entropy") and flags.get("fused_linear_cross_entropy"):
+        raise ValueError("cross_entropy and fused_linear_cross_entropy are both True, expected at most one of them")
+    return [op for flag, on in flags.items() if on for op in FLAGS[flag] if op in registry().ops]
+
+
+def model_classes(name: str) -> list[type]:
+    """The classes of whole models in the modeling module of these types.
+
+    Raises:
+        ValueError: transformers has no such model type.
+    """
+    from transformers import PreTrainedModel
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+    package = model_type_to_module_name(name)
+    try:
+        module = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{PREFIX}{name}: the installed transformers has no model type {name!r}") from error
+    found = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, PreTrainedModel)]
+    types = model_types(name)
+    return [c for c in found if c.__module__ == module.__name__ and _type_of(c) in types and _is_whole(c)]
+
+
+def _type_of(cls: Any) -> str | None:
+    return getattr(cls.config_class, "model_type", None)
+
+
+def _is_whole(cls: type) -> bool:
+    return not cls.__name__.endswith("PreTrainedModel")
+
+
+def _why(report: Report, flag: str) -> str:
+    """The reason of the report's rows for a flag that has no effect."""
+    reasons = {row.reason: None for row in report.rows if row.op in FLAGS[flag] and row.reason}
+    return "; ".join(reasons) or "it has no such part"
+
+
+def _keep(report: Report) -> Report:
+    _last[:] = [report]
+    return report
+
+
+def last_report() -> Report | None:
+    """What was patched by the last call that patched anything, also by a trainer's; None before the first."""
+    return _last[0] if _last else None
+
+
+# -- What trainers call ------------------------------------------------------------------------------------------------
+def known_flags(model_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a trainer's flags those that this model type has; one of another type does nothing and is named once.
+
+    Raises:
+        TypeError: a flag that no model type has.
+    """
+    if unknown := sorted(set(given) - set(FLAGS)):
+        raise TypeError(f"unknown flags {', '.join(unknown)}; known: {', '.join(FLAGS)}")
+    has = signature(TEXT_TYPES.get(model_type, model_type)).parameters
+    for flag in given:
+        if flag not in has:
+            _said.once(f"{flag}={given[flag]!r} does nothing for model type {model_type!r}: it has {', '.join(has)}")
+    return {flag: value for flag, value in given.items() if flag in has}
+
+
+def apply_by_type(model_type: str, **kwargs: Any) -> Report | None:
+    """``_apply_liger_kernel``: patch the models of a type that are made from now on."""
+    if not model_type:
+        warnings.warn("_apply_liger_kernel: no model type was given, so nothing is patched", stacklevel=2)
+        return None
+    return function(TEXT_TYPES.get(model_type, model_type))(**known_flags(model_type, kwargs))
+
+
+def apply_to_instance(model: PreTrainedModel, **kwargs: Any) -> Report:
+    """``_apply_liger_kernel_to_instance``: patch this model, as transformers' Trainer asks for it."""
+    model_type = str(getattr(model.config, "model_type", ""))
+    flags = known_flags(model_type, kwargs)
+    return function(TEXT_TYPES.get(model_type, model_type))(model=model, **flags)

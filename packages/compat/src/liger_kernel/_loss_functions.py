@@ -1,0 +1,248 @@
+"""The losses as in ``_functions``: the peer's positional arguments, answered by ``liger.ops``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liger import ops
+from liger.numerics import acc
+from liger_kernel import _said
+from liger_kernel._functions import OURS, applied
+
+Result4 = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
+"""Loss, z-loss, token accuracy, predicted tokens."""
+
+
+# -- Cross-entropy -----------------------------------------------------------------------------------------------------
+def cross_entropy(
+    _input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    lse_square_scale: float = 0.0,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    softcap: float | None = None,
+    return_z_loss: bool = False,
+    return_token_accuracy: bool = False,
+    return_predicted_tokens: bool = False,
+) -> Result4:
+    """Cross-entropy of logits (rows, V): loss, and z-loss, token accuracy and predicted tokens if asked for."""
+    found = ops.cross_entropy(
+        _input,
+        target,
+        weight,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+        softcap=softcap,
+        z_loss=lse_square_scale,
+        returns=_returns(return_z_loss, return_token_accuracy, return_predicted_tokens),
+    )
+    return _four(found, target, ignore_index, reduction, return_token_accuracy, return_predicted_tokens)
+
+
+def linear_cross_entropy(
+    _input: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None = None,
+    ce_weight: Tensor | None = None,
+    ignore_index: int = -100,
+    lse_square_scale: float = 0.0,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    softcap: float | None = None,
+    return_z_loss: bool = False,
+    accum_dtype: torch.dtype | None = None,
+    use_token_scaling: bool = False,
+    return_token_accuracy: bool = False,
+    return_predicted_tokens: bool = False,
+) -> Result4:
+    """Cross-entropy of ``_input @ weight.T + bias`` without the full logits; results as of ``cross_entropy``.
+
+    ``use_token_scaling`` multiplies each row's loss by the probability of its label, which has no gradient.
+    """
+    options: dict[str, Any] = {"reduction": reduction}
+    if use_token_scaling:
+        options = _token_scaling(_input, weight, target, bias, ce_weight, ignore_index, reduction, softcap)
+    found = ops.linear_cross_entropy(
+        _input,
+        weight,
+        target,
+        bias,
+        ce_weight,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        softcap=softcap,
+        z_loss=lse_square_scale,
+        accum_dtype=accum_dtype,
+        returns=_returns(return_z_loss, return_token_accuracy, return_predicted_tokens),
+        **options,
+    )
+    return _four(found, target, ignore_index, reduction, return_token_accuracy, return_predicted_tokens)
+
+
+def _token_scaling(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    ce_weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    softcap: float | None,
+) -> dict[str, Any]:
+    """Options for which a row counts by its label's probability, while "mean" still divides by the unscaled weights."""
+    with torch.no_grad():
+        logprobs = ops.linear_token_logprobs(hidden, weight, target, bias, ignore_index=ignore_index, softcap=softcap)
+    options = {"token_weight": logprobs.logprobs.exp(), "reduction": reduction}
+    if reduction != "mean":
+        return options
+    kept = target != ignore_index
+    weights = kept if ce_weight is None else ce_weight[target.clamp(min=0)] * kept
+    return {**options, "reduction": "sum", "num_items": weights.sum()}
+
+
+def _returns(z_loss: bool, accuracy: bool, predictions: bool) -> tuple[str, ...]:
+    """What to ask our op for."""
+    asked = {"z_loss": z_loss, "token_accuracy": accuracy, "predictions": predictions or accuracy}
+    return tuple(name for name, wanted in asked.items() if wanted)
+
+
+def _four(found: Any, target: Tensor, ignore_index: int, reduction: str, accuracy: bool, predictions: bool) -> Result4:
+    """Our result as the peer's four: accuracy by row where nothing is reduced, -1 predicted where ignored."""
+    if isinstance(found, Tensor):
+        return found, None, None, None
+    ignored, best = target == ignore_index, found.predictions
+    right = found.token_accuracy
+    if accuracy and reduction == "none":
+        right = ((best == target) & ~ignored).float()
+    z_loss = None if found.z_loss is None else found.z_loss.detach()
+    return found.loss, z_loss, right, best.masked_fill(ignored, -1) if predictions else None
+
+
+def linear_scaled_cross_entropy(
+    _input: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    temperature: float = 1.0,
+    ignore_index: int = -100,
+    m_tiles_per_cluster: int = 1,
+    return_entropy: bool = False,
+    selected_token_ids: Tensor | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Negative log-probability of each label (rows,) at a temperature, and the entropy if asked for.
+
+    Raises:
+        NotImplementedError: ``selected_token_ids`` are given.
+    """
+    if selected_token_ids is not None:
+        raise NotImplementedError("linear_scaled_cross_entropy: selected_token_ids has no kernel in Liger yet")
+    _said.idle("linear_scaled_cross_entropy", OURS, m_tiles_per_cluster=(m_tiles_per_cluster, 1))
+    found = ops.linear_token_logprobs(_input, weight, target, ignore_index=ignore_index, temperature=temperature)
+    return (-found.logprobs, found.entropy) if return_entropy else -found.logprobs
+
+
+def vocab_parallel_cross_entropy(
+    vocab_parallel_logits: Tensor,
+    target: Tensor,
+    tp_group: Any = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    label_smoothing_formula: str = "pytorch",
+    label_smoothing_mode: str = "global",
+) -> Tensor:
+    """Loss of each token over logits (..., V of this rank), targets (...,) as global ids.
+
+    Raises:
+        NotImplementedError: smoothing by another formula than torch's over the whole vocabulary.
+    """
+    if label_smoothing and (label_smoothing_formula, label_smoothing_mode) != ("pytorch", "global"):
+        raise NotImplementedError(
+            f"vocab_parallel_cross_entropy: label smoothing by "
+            f"{(label_smoothing_formula, label_smoothing_mode)}, Liger has ('pytorch', 'global')"
+        )
+    return ops.vocab_parallel_cross_entropy(  # type: ignore[no-any-return]
+        vocab_parallel_logits,
+        target,
+        group=tp_group,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction="none",
+    )
+
+
+# -- Divergences -------------------------------------------------------------------------------------------------------
+def jsd(
+    _input: Tensor, target: Tensor, shift_labels: Tensor | None = None, beta: float = 0.5, ignore_index: int = -100
+) -> Tensor:
+    """Mean over rows of the divergence of log-probabilities (rows, V): student, teacher."""
+    return ops.jsd(_input, target, shift_labels, beta=beta, ignore_index=ignore_index)  # type: ignore[no-any-return]
+
+
+def linear_jsd(
+    student_input: Tensor,
+    student_weight: Tensor,
+    teacher_input: Tensor,
+    teacher_weight: Tensor,
+    shift_labels: Tensor | None = None,
+    jsd_beta: float = 0.5,
+    ignore_index: int = -100,
+    temperature: float = 1.0,
+    accum_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The same of two heads' logits, without the full logits."""
+    return ops.linear_jsd(  # type: ignore[no-any-return]
+        student_input,
+        student_weight,
+        teacher_input,
+        teacher_weight,
+        shift_labels,
+        beta=jsd_beta,
+        ignore_index=ignore_index,
+        temperature=temperature,
+        accum_dtype=accum_dtype,
+    )
+
+
+def kl_div(
+    y_pred: Tensor, y_true: Tensor, reduction: str = "batchmean", log_target: bool = False, eps: float = 1e-10
+) -> Tensor:
+    """KL(y_true || y_pred) of log-probabilities y_pred (rows, V) and probabilities y_true."""
+    _said.idle("kl_div", "0 log 0 is 0 exactly", eps=(eps, 1e-10))
+    return ops.kl_div(y_pred, y_true, reduction=reduction, log_target=log_target)  # type: ignore[no-any-return]
+
+
+def tvd(
+    p: Tensor,
+    q: Tensor,
+    shift_labels: Tensor | None = None,
+    reduction: str = "batchmean",
+    ignore_index: int = -100,
+) -> Tensor:
+    """Half the absolute difference of probabilities (rows, V); ``liger.ops.tvd`` takes logits instead and is fused."""
+    kept = torch.ones_like(p[:, 0]) if shift_labels is None else (shift_labels != ignore_index).to(p.dtype)
+    terms = 0.5 * (acc(p) - acc(q)).abs() * kept[:, None]
+    if reduction == "none":
+        return terms
+    rows = kept.sum()
+    count = {"sum": torch.ones_like(rows), "batchmean": rows, "mean": rows * p.shape[-1]}
+    if reduction not in count:
+        raise ValueError(f"tvd: reduction is {reduction!r}, expected none or one of {', '.join(count)}")
+    return terms.sum() / count[reduction]
+
+
+LigerCrossEntropyFunction = applied("LigerCrossEntropyFunction", cross_entropy)
+LigerFusedLinearCrossEntropyFunction = applied("LigerFusedLinearCrossEntropyFunction", linear_cross_entropy)
+LigerFusedLinearScaledCrossEntropyFunction = applied(
+    "LigerFusedLinearScaledCrossEntropyFunction", linear_scaled_cross_entropy
+)
+LigerVocabParallelCEFunction = applied("LigerVocabParallelCEFunction", vocab_parallel_cross_entropy)
+LigerJSDFunction = applied("LigerJSDFunction", jsd)
+LigerFusedLinearJSDFunction = applied("LigerFusedLinearJSDFunction", linear_jsd)
+LigerKLDivLossFunction = applied("LigerKLDivLossFunction", kl_div)
+LigerTVDLossFunction = applied("LigerTVDLossFunction", tvd)
