@@ -51,9 +51,13 @@ def load_scale(w_ptr, at, mask, offset):
 
 
 @triton.jit
-def load_sum(x_ptr, r_ptr, s_ptr, at, mask, EVICT: tl.constexpr = ""):
-    """x, or x + residual, rounded and stored: what is normalised. ``EVICT``: of x from the cache."""
-    x = tl.load(x_ptr + at, mask=mask, other=0.0, eviction_policy=EVICT).to(tl.float32)
+def load_sum(x_ptr, r_ptr, s_ptr, at, mask, AGAIN: tl.constexpr = False):
+    """x, or x + residual, rounded and stored: what is normalised. ``AGAIN``: it is read again from the cache."""
+    if AGAIN:
+        x = tl.load(x_ptr + at, mask=mask, other=0.0, eviction_policy="evict_last")
+    else:
+        x = tl.load(x_ptr + at, mask=mask, other=0.0)
+    x = x.to(tl.float32)
     if r_ptr is not None:
         x = (x + tl.load(r_ptr + at, mask=mask, other=0.0).to(tl.float32)).to(s_ptr.dtype.element_ty)
         tl.store(s_ptr + at, x, mask=mask)

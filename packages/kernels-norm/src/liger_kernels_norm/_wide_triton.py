@@ -36,7 +36,7 @@ def _forward_wide(
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, H, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        x = load_sum(x_ptr, r_ptr, s_ptr, row * H + cols, cols < H, "evict_last")
+        x = load_sum(x_ptr, r_ptr, s_ptr, row * H + cols, cols < H, True)
         total += square(x, CAST, dtype) if mean_ptr is None else x
     mean = 0.0
     if mean_ptr is not None:
