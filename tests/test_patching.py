@@ -97,15 +97,32 @@ def test_options_change_the_result_and_with_wins_over_autopatch(pair):
     assert float(step(model, **pair.batch())[0]) == penalised
 
 
-def test_labels_on_the_host_leave_ignored_rows_out_of_the_head(pair, monkeypatch):
+@pytest.fixture
+def chunks(monkeypatch):
+    """Rows of each product with the head."""
     seen = []
     inner = _chunked.head
     monkeypatch.setattr(_chunked, "head", lambda h, *args, **kwargs: seen.append(len(h)) or inner(h, *args, **kwargs))
+    return seen
+
+
+def test_the_workspace_of_the_loss_is_an_option_and_with_wins(pair, chunks):
+    model = pair.plain()
+    liger.autopatch(model, options={"linear_cross_entropy": {"workspace_mb": 1e-6}})
+    step(model, **pair.batch(ignored=1))
+    assert len(chunks) > 10 and set(chunks) == {1}
+    chunks.clear()
+    with liger.options(linear_cross_entropy={"workspace_mb": 64}):
+        step(model, **pair.batch(ignored=1))
+    assert len(chunks) == 1
+
+
+def test_labels_on_the_host_leave_ignored_rows_out_of_the_head(pair, chunks):
     plain, patched = pair.both()
     batch = pair.batch(ignored=9)
     batch["labels"] = batch["labels"].cpu()
     expect_equal_step(plain, patched, **batch)
-    assert sum(seen) == int((batch["labels"][:, 1:] != -100).sum()) < batch["labels"].numel() / 2
+    assert sum(chunks) == int((batch["labels"][:, 1:] != -100).sum()) < batch["labels"].numel() / 2
 
 
 def test_c14_sums_over_parts_of_a_sequence_add_up(pair):

@@ -732,8 +732,7 @@ at_tracing = pytest.mark.skipif(
 
 
 @at_tracing
-@pytest.mark.parametrize("model_type", ["granite", "cohere"])
-@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("model_type, copied", [("granite", False), ("cohere", True)])
 def test_a_scale_that_is_changed_in_a_compiled_model(model_type: str, copied: bool) -> None:
     """Before it is compiled and twice after: of a float that has changed once dynamo makes a variable."""
     plain = build(model_type)

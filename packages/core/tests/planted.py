@@ -34,6 +34,7 @@ FAULTS = {
     "returns_view": "caller_memory_untouched",
     "ignores_option": "options_matter",
     "ignores_needs_input_grad": "needs_input_grad",
+    "two_nodes": "one_node",
     "assumes_dense_gradient": "gradient_layouts",
     "overwrites_saved": "second_backward",
     "hands_out_saved": "second_backward",
@@ -189,7 +190,8 @@ class Scaled(torch.autograd.Function):
 
 def _make(fault: str) -> Callable[..., Any]:
     def kernel(x: Any, w: Any, *, factor: float) -> Any:
-        return Scaled.apply(x, w, factor, fault)
+        y = Scaled.apply(x, w, factor, fault)
+        return y.clone() if fault == "two_nodes" else y
 
     def renamed(x: Any, weight: Any, *, factor: float) -> Any:
         return kernel(x, weight, factor=factor)

@@ -196,6 +196,33 @@ def test_fp16_neither_overflows_nor_vanishes(kernel: str, device: str) -> None:
     assert all(relative(a, b) < 2e-3 for a, b in zip(got, true, strict=True))
 
 
+@pytest.mark.parametrize("size", [1e-6, 1e4])
+@pytest.mark.parametrize("of", ["tokens", "classes", "logits"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_fp16_gradients_do_not_depend_on_the_size_of_weights(kernel: str, of: str, size: float, device: str) -> None:
+    """Weights that the mean divides by, and a scale of the logits: what overflows or is lost is not in the result."""
+    hidden, weight, target = inputs(64, 16, 97, device, torch.float16)
+    token_weight = size * torch.rand(64, device=device) if of == "tokens" else None
+    class_weight = size * torch.rand(97, device=device) if of == "classes" else None
+    scale = size if of == "logits" and size < 1 else 1.0
+    wide = [t.detach().double().requires_grad_() for t in (hidden, weight)]
+    z = wide[0] @ wide[1].t() * scale
+    rows = F.cross_entropy(z, target, None if class_weight is None else class_weight.double(), reduction="none")
+    kept = (
+        (target != -100).double()
+        if class_weight is None
+        else class_weight.double()[target.clamp_min(0)] * (target != -100)
+    )
+    shares = torch.ones_like(kept) if token_weight is None else token_weight.double()
+    true = torch.autograd.grad(65536 * (rows * shares).sum() / (kept * shares).sum(), wide)
+    loss = linear_cross_entropy(
+        hidden, weight, target, None, class_weight, token_weight, logit_scale=scale, kernel=kernel
+    )
+    for _ in range(2):  # a second one computes everything again
+        got = torch.autograd.grad(loss * 65536, (hidden, weight), retain_graph=True)
+        assert all(relative(a, b) < 1e-3 for a, b in zip(got, true, strict=True))
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_loss_is_cross_entropys(kernel: str, device: str) -> None:
     hidden, weight, target = inputs(33, 16, 77, device, torch.bfloat16)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -184,6 +185,18 @@ def test_narrow_labels_are_compared_as_numbers(op: str, kernel: str) -> None:
     for a, b in zip(*((x,) if isinstance(x, Tensor) else x for x in (found, expected)), strict=True):
         assert torch.equal(a, b)
     assert (expected if isinstance(expected, Tensor) else expected[0]).all()
+
+
+@pytest.mark.parametrize(("op", "kernel"), BOTH)
+def test_numbers_of_numpy(op: str, kernel: str, device: str) -> None:
+    inputs, target = make(op, 5, 11, device), torch.randint(0, 11, (5,), device=device)
+    options = {"label_smoothing": 0.25, "softcap": 4.0, "logit_scale": 1.5, "temperature": 0.5, "z_loss": 0.125}
+    options |= {"workspace_mb": 1.0} if op == "linear_cross_entropy" else {}
+    found, expected = (
+        call(op, kernel)(inputs, target, **{name: kind(value) for name, value in options.items()})
+        for kind in (np.float32, float)
+    )
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.triton

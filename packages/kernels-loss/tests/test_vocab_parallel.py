@@ -153,6 +153,7 @@ def make_cases() -> list[Case]:
         cases += [Case(op, "torch", THREE, *both) for both in more]
         cases += [Case(op, "triton", TWO, *both) for both in more]
         cases += [Case(op, "reference", THREE, *both) for both in MIXED[3:5]]
+        cases.append(Case(op, "torch", THREE, EVERYTHING, WEIGHTS, torch.float16))
         for kernel in ("torch", "triton"):
             cases.append(Case(op, kernel, TWO, EVERYTHING))
             cases.append(Case(op, kernel, ONE_COLUMN, {**EVERYTHING, "returns": RETURNS}, WEIGHTS))

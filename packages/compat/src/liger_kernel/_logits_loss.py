@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import metadata
 from typing import Any
 
 from torch import Tensor
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from liger import Report, Row
 from liger.api import undo_later
@@ -19,10 +19,10 @@ from liger.planner import unwrap
 from liger.report import log
 from liger.swap import Namespace, Spec, is_swapped, still_patched
 from liger_hf.accuracy import shifted
+from liger_kernel import __version__
 
 FIT = "causal_lm_loss"
 SPEC = Spec(fit=FIT, op="cross_entropy", adapter="liger_kernel._logits_loss:causal_lm_loss")
-UPSTREAM = "ForCausalLMLoss"
 
 
 def causal_lm_loss(original: Any, op: Callable[..., Tensor]) -> Namespace:
@@ -46,7 +46,7 @@ def causal_lm_loss(original: Any, op: Callable[..., Tensor]) -> Namespace:
 
     def loss_function(self: Any) -> Callable[..., Tensor]:
         base: Callable[..., Tensor] = upstream(self)
-        return loss if still_patched(self) and base.__name__ == UPSTREAM else base
+        return loss if still_patched(self) and base is ForCausalLMLoss else base
 
     return {"loss_function": property(loss_function, original.loss_function.fset)}
 
@@ -55,7 +55,7 @@ def add_loss(report: Report, target: Any) -> Report:
     """Patch the loss of a model, or of the one inside wrappers; the report gets a row, and undoes it too."""
     model = unwrap(target)
     reason = _why_not(model)
-    owner = f"liger-compat {metadata.version('liger-compat')}"
+    owner = f"liger-compat {__version__}"
     row = Row(path="", cls=type(model).__name__, fit=FIT, op=SPEC.op, status="applied", owner=owner)
     if reason is not None:
         report.rows.append(replace(row, status="skipped", reason=reason))
@@ -79,6 +79,6 @@ def _why_not(model: Any) -> str | None:
         same = type(model).__liger_spec__ == SPEC
         return "already patched with the same options" if same else "the model is patched already; unpatch it first"
     loss = getattr(model, "loss_function", None)
-    if getattr(loss, "__name__", None) != UPSTREAM or getattr(model, "get_output_embeddings", lambda: None)() is None:
-        return f"its loss function is {getattr(loss, '__name__', loss)}, expected {UPSTREAM} of a model with a head"
-    return None
+    if loss is not ForCausalLMLoss:
+        return f"its loss function is {getattr(loss, '__qualname__', loss)}, expected transformers' ForCausalLMLoss"
+    return None if model.get_output_embeddings() is not None else "it has no head"

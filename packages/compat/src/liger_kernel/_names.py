@@ -215,7 +215,8 @@ class View(ModuleType):
         super().__init__(name, f"The peer's names of {name}, answered by Liger; see liger_kernel._names.")
         self.__all__ = sorted({*names.split()})
         self.__spec__ = ModuleSpec(name, None, is_package=is_package)
-        self.__path__: list[str] = []
+        if is_package:
+            self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         if name not in self.__all__ and not name.startswith((PREFIX, "_apply")):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from liger.launch import private_op, refuse_second_derivative
-from liger_kernels_loss._chunks import add_product, no_autocast, unscaled, worth_fp32
+from liger_kernels_loss._chunks import add_product, evened, no_autocast, unscaled, worth_fp32
 from liger_kernels_loss._loss import RowResults, Rows, Upstream, Wants, combine, stat_dtype
 from liger_kernels_loss._result import Result
 from liger_kernels_loss.transforms import head
@@ -57,12 +57,13 @@ class Work(NamedTuple):
 
     ``run(hidden, weight, bias, tensors, upstream, scale, options, wants, needs)`` returns the fields of ``Rows`` and,
     one after another, dhidden, dweight and dbias, which are empty where not needed. ``tensors`` are what it reads
-    beside the head, ``options`` begin with those of ``Chunking``.
+    beside the head, ``options`` begin with those of ``Chunking``. ``size`` is that of ``evened``.
     """
 
     run: Callable[..., tuple[Rows, Sequence[torch.Tensor]]]
     tensors: tuple[torch.Tensor | None, ...]
     options: tuple[Any, ...]
+    size: torch.Tensor | None = None
 
 
 # -- The chunk loop ----------------------------------------------------------------------------------------------------
@@ -161,15 +162,22 @@ class _Linear(torch.autograd.Function):
         op: str,
     ) -> tuple[torch.Tensor | None, ...]:
         scale = None if result.by is None else result.by.reciprocal()
+        token_weight = result.token_weight
+        if result.reduced:
+            token_weight, scale = evened(token_weight, scale, work.size, hidden)
         ctx.op, ctx.needs, ctx.compiled = op, needs, torch.compiler.is_compiling()
         now = needs if result.reduced else Needs(False, False, False)
-        upstream = Upstream(result.token_weight)
+        upstream = Upstream(token_weight)
         rows, made = work.run(hidden, weight, bias, work.tensors, upstream, scale, work.options, result.wants, now)
         ctx.made = made if any(now) and not ctx.compiled else None
         kept = made if any(now) and ctx.compiled else (None, None, None)
-        ctx.save_for_backward(hidden, weight, bias, *work.tensors, result.token_weight, scale, *kept)
+        ctx.save_for_backward(hidden, weight, bias, *work.tensors, token_weight, scale, *kept)
         ctx.set_materialize_grads(False)
-        ctx.scale, ctx.dtypes, ctx.work = scale, (hidden.dtype, weight.dtype, weight.dtype), work._replace(tensors=())
+        ctx.scale, ctx.dtypes, ctx.work = (
+            scale,
+            (hidden.dtype, weight.dtype, weight.dtype),
+            work._replace(tensors=(), size=None),
+        )
         wants = result.wants
         lse = rows.top + rows.total.log() if wants.lse else None  # type: ignore[operator, union-attr]
         if wants.best:

@@ -81,6 +81,24 @@ def no_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
 
 
 # -- The upstream gradient ---------------------------------------------------------------------------------------------
+def evened(
+    weight: torch.Tensor | None, scale: torch.Tensor | None, size: torch.Tensor | None, like: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Weights (N,) of the rows of ``like`` and a common scale -> others with equal products, for gradients in fp16.
+
+    ``size``, 0-dimensional: the largest other factor of dlogits, None for 1. It and the largest weight, which could
+    leave fp16's range in dlogits, become a part of the scale, most of which ``unscaled`` brings in where it is safe.
+    """
+    if like.dtype != torch.float16 or (weight is None and size is None):
+        return weight, scale
+    largest = torch.ones((), device=like.device) if size is None else size
+    if weight is not None:
+        largest = largest * torch.nn.functional.pad(weight.abs(), (0, 1)).amax()  # of no rows 0
+    largest = torch.where((largest > 0.0) & largest.isfinite(), largest, 1.0)
+    weight = spread(largest.reciprocal(), like) if weight is None else weight / largest
+    return weight, largest if scale is None else scale * largest
+
+
 def scaled_upstream(dloss: torch.Tensor | None, scale: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
     """Upstream gradients (N,) of the rows of ``like``; None for ones. ``unscaled`` brings in the rest of ``scale``."""
     if scale is None:

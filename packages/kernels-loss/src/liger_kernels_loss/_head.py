@@ -84,13 +84,14 @@ def check_chunking(
     op: str, weight: torch.Tensor, accum_dtype: torch.dtype | str | None, workspace_mb: float | None
 ) -> dict[str, Any]:
     """The checked options as keyword arguments of a kernel."""
+    megabytes = workspace_mb
     if workspace_mb is not None:
-        check_number(op, "workspace_mb", workspace_mb, "None or a number")
-    if workspace_mb is not None and not 0.0 < workspace_mb < float("inf"):
+        megabytes = check_number(op, "workspace_mb", workspace_mb, "None or a number")
+    if megabytes is not None and not 0.0 < megabytes < float("inf"):
         raise ValueError(f"{op}: workspace_mb is {workspace_mb!r}, expected None or a positive number")
     dtype = getattr(torch, accum_dtype, None) if isinstance(accum_dtype, str) else accum_dtype
     lower = dtype == torch.float32 and weight.dtype == torch.float64
     if (dtype is None and accum_dtype is not None) or lower or dtype not in (None, torch.float32, weight.dtype):
         expected = sorted({str(weight.dtype), "torch.float64" if lower else "torch.float32"})
         raise ValueError(f"{op}: accum_dtype is {accum_dtype!r}, expected None or {' or '.join(expected)}")
-    return {"accum_dtype": dtype, "workspace_mb": workspace_mb}
+    return {"accum_dtype": dtype, "workspace_mb": megabytes}

@@ -12,6 +12,7 @@ from liger_kernels_loss._chunked import BACKENDS, Chunking, Needs, Work, each_ch
 from liger_kernels_loss._chunks import chunk_rows, scaled_upstream
 from liger_kernels_loss._loss import Loss, RowResults, Rows, Upstream, Wants, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput, Result, make_result
+from liger_kernels_loss.transforms import inner_and_outer
 
 
 # -- The chunks --------------------------------------------------------------------------------------------------------
@@ -128,18 +129,33 @@ def rows_of(
     result: Result,
     chunking: Chunking,
     compact: bool,
+    largest: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor | None, RowResults]:
-    """``linear_rows`` with labels or distributions as the target.
+    """``linear_rows`` with labels or distributions as the target; ``largest`` is that of all class weights.
 
     ``compact`` leaves ignored rows out before the product, which waits for the device.
     """
     if compact and not is_soft(result.target) and not torch.compiler.is_compiling():
         ignore_index = result.loss.ignore_index
         kept = (result.target != ignore_index).nonzero().squeeze(1)
-        total, rows = rows_of(op, hidden[kept], weight, bias, class_weight, result.of(kept), chunking, False)
+        total, rows = rows_of(op, hidden[kept], weight, bias, class_weight, result.of(kept), chunking, False, largest)
         return total, rows.among(kept, hidden.shape[0], ignore_index)
-    work = Work(_run, (result.target, class_weight), (*chunking, *result.loss))
+    size = _size(result.loss, largest, hidden)
+    work = Work(_run, (result.target, class_weight), (*chunking, *result.loss), size)
     return linear_rows(op, hidden, weight, bias, work, result)
+
+
+def largest_weight(class_weight: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+    """The largest class weight, 0-dimensional, where ``rows_of`` looks at it: in fp16."""
+    return None if class_weight is None or like.dtype != torch.float16 else class_weight.abs().amax()
+
+
+def _size(loss: Loss, largest: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+    """``Work.size``: what dlogits are multiplied with, but for the weights of tokens."""
+    slope = abs(inner_and_outer(None, loss.logit_scale, loss.temperature)[0])
+    if slope == 1.0 or like.dtype != torch.float16:
+        return largest
+    return torch.full((), slope, device=like.device) if largest is None else largest * slope
 
 
 def linear_cross_entropy_chunked(
@@ -166,5 +182,6 @@ def linear_cross_entropy_chunked(
     class_weight = None if class_weight is None else class_weight.contiguous()
     result = make_result(target, class_weight, token_weight, flat, Loss(**loss), reduction, num_items, returns)
     chunking = Chunking(backend, accum_dtype, workspace_mb)
-    total, rows = rows_of("linear_cross_entropy", flat, weight, bias, class_weight, result, chunking, compact)
+    largest = largest_weight(class_weight, flat)
+    total, rows = rows_of("linear_cross_entropy", flat, weight, bias, class_weight, result, chunking, compact, largest)
     return result.finish(rows, total)

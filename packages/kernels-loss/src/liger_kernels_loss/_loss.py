@@ -128,21 +128,26 @@ def stat_dtype(like: torch.Tensor) -> torch.dtype:
 
 
 # -- Checks ------------------------------------------------------------------------------------------------------------
-def check_options(op: str, loss: Loss, reduction: str, num_items: int | float | torch.Tensor | None) -> None:
-    """Raise for values outside the options' range, of another type, or that contradict each other."""
+def check_options(op: str, loss: Loss, reduction: str, num_items: int | float | torch.Tensor | None) -> Loss:
+    """Return ``loss`` with Python's floats.
+
+    Raises:
+        TypeError: an option is of another type.
+        ValueError: one is outside its range, or two contradict each other.
+    """
     if not isinstance(loss.ignore_index, int):
         raise TypeError(f"{op}: ignore_index must be an int, got {type(loss.ignore_index).__name__}")
-    for name, value in (("label_smoothing", loss.label_smoothing), ("z_loss", loss.z_loss)):
-        check_number(op, name, value)
+    smoothing, z_loss = (check_number(op, name, getattr(loss, name)) for name in ("label_smoothing", "z_loss"))
     if reduction not in REDUCTIONS:
         raise ValueError(f"{op}: reduction is {reduction!r}, expected one of {', '.join(REDUCTIONS)}")
-    if not 0.0 <= loss.label_smoothing <= 1.0:
+    if not 0.0 <= smoothing <= 1.0:
         raise ValueError(f"{op}: label_smoothing is {loss.label_smoothing!r}, expected a number in [0, 1]")
-    if not 0.0 <= loss.z_loss < float("inf"):
+    if not 0.0 <= z_loss < float("inf"):
         raise ValueError(f"{op}: z_loss is {loss.z_loss!r}, expected a finite number, 0 or more")
-    check_transform(op, softcap=loss.softcap, logit_scale=loss.logit_scale, temperature=loss.temperature)
+    numbers = check_transform(op, softcap=loss.softcap, logit_scale=loss.logit_scale, temperature=loss.temperature)
     if num_items is not None:
         _check_num_items(op, reduction, num_items)
+    return Loss(loss.ignore_index, smoothing, *numbers, z_loss)
 
 
 def _check_num_items(op: str, reduction: str, num_items: int | float | torch.Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from liger.launch import refuse_second_derivative
 from liger_kernels_loss._chunked import BACKENDS, Backend, Chunking
-from liger_kernels_loss._labels_chunked import rows_of
+from liger_kernels_loss._labels_chunked import largest_weight, rows_of
 from liger_kernels_loss._loss import Loss, RowResults, Rows, Upstream, Wants, combine, is_soft
 from liger_kernels_loss._result import CrossEntropyOutput, Result, make_result
 from liger_kernels_loss._shards import Shards, everyone, summed_gradient
@@ -199,5 +199,7 @@ def parallel_linear_cross_entropy(
     num_items = _num_items(target, class_weight, token_weight, options.ignore_index, reduction, num_items, found)
     result = make_result(target, None, token_weight, flat, options, reduction, num_items, _asked(target, returns))
     chunking = Chunking(_backend(maths, group, () if found.alone else shards), accum_dtype, workspace_mb)
-    total, rows = rows_of(LINEAR_OP, flat, weight, bias, class_weight, result, chunking, compact)
+    largest = largest_weight(class_weight, flat)
+    largest = None if largest is None else everyone(largest, found).amax()
+    total, rows = rows_of(LINEAR_OP, flat, weight, bias, class_weight, result, chunking, compact, largest)
     return _answered(result.finish(rows, total), target, returns, found)

@@ -133,7 +133,7 @@ def cross_entropy(
         tensor([2.0794, 2.0794, 0.0000])
     """
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
-    check_options(OP, loss, reduction, num_items)
+    loss = check_options(OP, loss, reduction, num_items)
     classes = check_logits(OP, logits)
     target = check_target(OP, target, logits, "logits", classes)
     weight = check_class_weight(OP, weight, logits, classes, "weight")

@@ -138,7 +138,7 @@ def linear_cross_entropy(
         tensor([ 0.1250, -0.3750, -0.3750])
     """
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
-    check_options(OP, loss, reduction, num_items)
+    loss = check_options(OP, loss, reduction, num_items)
     hidden, weight, bias = check_head(OP, hidden, weight, bias)
     target = check_target(OP, target, hidden, "hidden", weight.shape[0])
     class_weight = check_class_weight(OP, class_weight, hidden, weight.shape[0], "class_weight")

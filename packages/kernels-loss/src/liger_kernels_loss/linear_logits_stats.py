@@ -103,12 +103,12 @@ def linear_logits_stats(
         tensor([2.0794, 2.0794])
     """
     loss = Loss(softcap=softcap, logit_scale=logit_scale, temperature=temperature)
-    check_options(OP, loss, "none", None)
+    loss = check_options(OP, loss, "none", None)
     hidden, weight, bias = check_head(OP, hidden, weight, bias)
     options = {
-        "softcap": softcap,
-        "logit_scale": logit_scale,
-        "temperature": temperature,
+        "softcap": loss.softcap,
+        "logit_scale": loss.logit_scale,
+        "temperature": loss.temperature,
         "workspace_mb": check_chunking(OP, weight, None, workspace_mb)["workspace_mb"],
     }
     sizes = {"H": weight.shape[1], "V": weight.shape[0]}

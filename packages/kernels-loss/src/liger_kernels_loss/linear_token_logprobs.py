@@ -122,7 +122,7 @@ def linear_token_logprobs(
         (tensor([-2.0794, -2.0794]), tensor([ True, False, False]))
     """
     loss = Loss(ignore_index, softcap=softcap, logit_scale=logit_scale, temperature=temperature)
-    check_options(OP, loss, "none", None)
+    loss = check_options(OP, loss, "none", None)
     hidden, weight, bias = check_head(OP, hidden, weight, bias)
     target = check_target(OP, target, hidden, "hidden", weight.shape[0], soft=False)
     check_flag(OP, "check_labels", check_labels)
@@ -131,9 +131,9 @@ def linear_token_logprobs(
         target = checked_labels(target, weight.shape[0], ignore_index, OP)
     options = {
         "ignore_index": ignore_index,
-        "softcap": softcap,
-        "logit_scale": logit_scale,
-        "temperature": temperature,
+        "softcap": loss.softcap,
+        "logit_scale": loss.logit_scale,
+        "temperature": loss.temperature,
         "check_labels": check_labels,
         **check_chunking(OP, weight, accum_dtype, workspace_mb),
         "compact": compact,

@@ -17,23 +17,26 @@ from liger.dispatch import check_number
 from liger.numerics import acc
 
 
-def check_transform(op: str, *, softcap: float | None, logit_scale: float, temperature: float = 1.0) -> None:
-    """Raise for a number out of range or of another type.
+def check_transform(
+    op: str, *, softcap: float | None, logit_scale: float, temperature: float = 1.0
+) -> tuple[float | None, float, float]:
+    """Return the three as Python's floats, which numbers of numpy are not.
 
     Raises:
         ValueError: a softcap or temperature that is not positive, a scale that is 0, or one of them not finite.
         TypeError: something that is no number.
     """
     if softcap is not None:
-        check_number(op, "softcap", softcap, "None or a number")
-    check_number(op, "logit_scale", logit_scale)
-    check_number(op, "temperature", temperature)
+        softcap = check_number(op, "softcap", softcap, "None or a number")
+    logit_scale = check_number(op, "logit_scale", logit_scale)
+    temperature = check_number(op, "temperature", temperature)
     if softcap is not None and not 0.0 < softcap < float("inf"):
         raise ValueError(f"{op}: softcap is {softcap!r}, expected None or a positive number")
     if logit_scale == 0.0 or not abs(logit_scale) < float("inf"):
         raise ValueError(f"{op}: logit_scale is {logit_scale!r}, expected a finite number other than 0")
     if not 0.0 < temperature < float("inf"):
         raise ValueError(f"{op}: temperature is {temperature!r}, expected a finite positive number")
+    return softcap, logit_scale, temperature
 
 
 def transform(

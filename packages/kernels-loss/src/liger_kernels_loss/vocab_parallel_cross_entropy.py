@@ -131,7 +131,7 @@ def vocab_parallel_cross_entropy(
         tensor([   0,    0, -100])
     """
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
-    check_options(OP, loss, reduction, num_items)
+    loss = check_options(OP, loss, reduction, num_items)
     columns = check_logits(OP, logits)
     target = check_target(OP, target, logits, "logits", columns)
     weight = check_class_weight(OP, weight, logits, columns, "weight")

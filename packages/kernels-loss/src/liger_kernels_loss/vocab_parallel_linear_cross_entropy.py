@@ -152,7 +152,7 @@ def vocab_parallel_linear_cross_entropy(
         tensor([ 0.1250, -0.3750, -0.3750])
     """
     loss = Loss(ignore_index, label_smoothing, softcap, logit_scale, temperature, z_loss)
-    check_options(OP, loss, reduction, num_items)
+    loss = check_options(OP, loss, reduction, num_items)
     hidden, weight, bias = check_head(OP, hidden, weight, bias)
     columns, H = weight.shape
     target = check_target(OP, target, hidden, "hidden", columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,30 @@ def _check_frozen(case: Case, device: str) -> None:
         tensors[i].requires_grad_(False)  # type: ignore[union-attr]
     if differentiable(forward()):
         fail(f"{case.id}: an output requires a gradient though no input does")
+
+
+def one_node(kernel: Kernel, device: str) -> None:
+    """An elementwise op or a reduction is one node of autograd, in each variant: one more costs what a launch does."""
+    if kernel.profile is None or kernel.profile.tier == "fused":
+        return
+    base = typical(kernel)
+    for case in (base, *(base.replace(variant=v) for v in base.op.variants)):
+        _, forward = prepare(case, device)
+        nodes = _nodes([o.grad_fn for o in differentiable(forward())])
+        if len(nodes) > 1:
+            fail(f"{case.id}: one node of autograd was expected, found {', '.join(sorted(n.name() for n in nodes))}")
+
+
+def _nodes(roots: Sequence[Any]) -> set[Any]:
+    """All nodes below these, except for those that add to the gradient of a leaf."""
+    found: set[Any] = set()
+    left = list(roots)
+    while left:
+        node = left.pop()
+        if node is not None and node not in found and "AccumulateGrad" not in node.name():
+            found.add(node)
+            left += [below for below, _ in node.next_functions]
+    return found
 
 
 def gradient_layouts(kernel: Kernel, device: str) -> None:
@@ -144,6 +168,7 @@ def _of_size_one(t: torch.Tensor) -> torch.Tensor:
 
 CHECKS = named(
     needs_input_grad,
+    one_node,
     gradient_layouts,
     linear_in_dy,
     second_backward,
