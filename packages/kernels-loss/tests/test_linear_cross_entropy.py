@@ -336,6 +336,41 @@ def test_compile(kernel: str, options: dict[str, Any], device: str) -> None:
     opcheck(fn, *calls[0])
 
 
+@pytest.mark.parametrize("returns", [(), ("token_accuracy", "predictions"), ("entropy",), ("token_loss", "z_loss")])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_compiled_gradients_are_made_once(
+    kernel: str, returns: tuple[str, ...], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the forward, unless other results are there that may have gradients: then in the backward alone."""
+    from liger_kernels_loss import _chunked
+
+    asked: list[bool] = []
+    inner = _chunked.gradients_like
+
+    def recorded(*args: Any) -> Any:
+        asked.append(any(args[3]))
+        return inner(*args)
+
+    hidden, weight, target = inputs(7, 16, 57, device)
+    found = {}
+    for compiled in (False, True):
+
+        def fn(*tensors: Tensor) -> Tensor:
+            result = linear_cross_entropy(*tensors, returns=returns, kernel=kernel)
+            return result if isinstance(result, Tensor) else result.loss
+
+        run = torch.compile(fn, backend="aot_eager", fullgraph=True) if compiled else fn
+        run(hidden, weight, target)
+        with monkeypatch.context() as patch:
+            patch.setattr(_chunked, "gradients_like", recorded)
+            asked.clear()
+            loss = run(hidden, weight, target)
+            found[compiled] = (loss, *torch.autograd.grad(loss, (hidden, weight)))
+    differentiable = {"entropy", "token_loss"} & set(returns)
+    assert asked == ([False, True] if differentiable else [True])
+    assert all(relative(a, b) < 1e-6 for a, b in zip(found[True], found[False], strict=True))
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("by", ["int", "tensor"])
 def test_compile_with_a_divisor_that_changes(by: str, backend: str, device: str) -> None:

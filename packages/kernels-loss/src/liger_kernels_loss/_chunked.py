@@ -145,9 +145,12 @@ class _Linear(torch.autograd.Function):
     """The reduced loss if there is one, and the results of the rows.
 
     Gradients of a reduced loss are made in the forward, scaled where they lie and handed out by the backward. A further
-    backward finds none and computes them again, so the saved gradients never need a second copy of (V, H). While
-    compiling they are saved tensors, scaled out of place, and the compiler reuses their memory. Where rows have
-    upstream gradients of their own, everything is computed in the backward, again.
+    backward finds none and computes them again, so the saved gradients never need a second copy of (V, H). Where rows
+    have upstream gradients of their own, everything is computed in the backward, again.
+
+    While compiling the gradients are saved tensors, scaled out of place, and the compiler reuses their memory. It hands
+    the backward zeros for results that nobody used, so rows are only results if they were asked for, and then they
+    always have upstream gradients.
     """
 
     @staticmethod
@@ -166,30 +169,29 @@ class _Linear(torch.autograd.Function):
         if result.reduced:
             token_weight, scale = evened(token_weight, scale, work.size, hidden)
         ctx.op, ctx.needs, ctx.compiled = op, needs, torch.compiler.is_compiling()
-        now = needs if result.reduced else Needs(False, False, False)
+        wants, each = result.wants, not result.reduced or "token_loss" in result.returns
+        alone = result.reduced and not (ctx.compiled and (each or wants.lse or wants.entropy))
+        now = needs if alone else Needs(False, False, False)
         upstream = Upstream(token_weight)
-        rows, made = work.run(hidden, weight, bias, work.tensors, upstream, scale, work.options, result.wants, now)
+        rows, made = work.run(hidden, weight, bias, work.tensors, upstream, scale, work.options, wants, now)
         ctx.made = made if any(now) and not ctx.compiled else None
         kept = made if any(now) and ctx.compiled else (None, None, None)
         ctx.save_for_backward(hidden, weight, bias, *work.tensors, token_weight, scale, *kept)
         ctx.set_materialize_grads(False)
-        ctx.scale, ctx.dtypes, ctx.work = (
-            scale,
-            (hidden.dtype, weight.dtype, weight.dtype),
-            work._replace(tensors=(), size=None),
-        )
-        wants = result.wants
+        ctx.scale, ctx.dtypes = scale, (hidden.dtype, weight.dtype, weight.dtype)
+        ctx.work = work._replace(tensors=(), size=None)
         lse = rows.top + rows.total.log() if wants.lse else None  # type: ignore[operator, union-attr]
         if wants.best:
             ctx.mark_non_differentiable(rows.best)
         total = result.reduce(rows.loss) if result.reduced else None
-        return total, rows.loss, lse, rows.entropy if wants.entropy else None, rows.best if wants.best else None
+        losses = rows.loss if each or not ctx.compiled else None
+        return total, losses, lse, rows.entropy if wants.entropy else None, rows.best if wants.best else None
 
     @staticmethod
     def backward(ctx: Any, *dy: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         refuse_second_derivative(ctx.op)
         made, ctx.made = ctx.made, None
-        of_the_loss = dy[0] is not None and all(d is None for d in dy[1:])
+        of_the_loss = dy[0] is not None and all(d is None for d in dy[1:4])
         if made is not None and of_the_loss:  # saved tensors are not looked at: they may have changed since
             return *_scale_all(ctx, made, dy[0], _scaled_in_place), *[None] * 4
         del made
