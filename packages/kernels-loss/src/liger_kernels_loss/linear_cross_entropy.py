@@ -9,9 +9,10 @@ dlogits is rounded to the inputs' dtype. The weight's gradient is rounded at mos
 summed in fp32, so its error does not depend on the number of chunks. The loss is fp32 (fp64 for fp64).
 
 Gradients are made in the forward and multiplied by the upstream gradient in the backward, which rounds a second time
-unless that is a power of two, 1 in plain training. The divisor of the mean is part of the first rounding, its power of
-two excepted, so that nothing underflows in fp16. With reduction="none" each row has its own upstream gradient, not
-known before the backward: the chunks are computed again there (a third more work), as in a second backward.
+unless that is a power of two, 1 in plain training. The divisor of the mean is part of the first rounding; in fp16 its
+power of two is not, nor are the largest weights and the scale of the logits, so that nothing underflows or overflows.
+With reduction="none" each row has its own upstream gradient, not known before the backward: the chunks are computed
+again there (a third more work), as in a second backward.
 """
 
 from __future__ import annotations
