@@ -166,6 +166,39 @@ def test_kl_div_is_torchs(reduction: str, log_target: bool, kernel: str, device:
 
 
 @every_kernel
+@pytest.mark.parametrize("log_target", [False, True])
+@pytest.mark.parametrize("reduction", ["batchmean", "none"])
+def test_reverse_kl_div_is_torchs_with_both_exchanged(
+    reduction: str, log_target: bool, kernel: str, device: str
+) -> None:
+    student, teacher = pair(6, 5, device)
+    x = student.log_softmax(-1).detach().requires_grad_()
+    t = teacher.log_softmax(-1)
+    got = ops.kl_div(
+        x, t if log_target else t.exp(), reverse=True, log_target=log_target, reduction=reduction, kernel=kernel
+    )
+    wide = x.detach().double().requires_grad_()
+    expected = F.kl_div(t.double(), wide, reduction=reduction, log_target=True)
+    assert close(got, expected)
+    assert close(grad(got, x), grad(expected, wide))
+
+
+@every_kernel
+def test_reverse_kl_div_at_the_edges(kernel: str, device: str) -> None:
+    """No probability, no part; a target of 0 alone is infinitely far; sums end where the tensors do."""
+    x = torch.tensor([-torch.inf, -torch.inf, -1.0, -1.0, -200.0], device=device).requires_grad_()
+    t = torch.tensor([0.5, 0.0, 0.0, float("nan"), 0.5], device=device)
+    found = ops.kl_div(x, t, reverse=True, reduction="none", kernel=kernel)
+    assert found.tolist()[:3] == [0.0, 0.0, float("inf")]
+    assert found[3].isnan()
+    assert found[4] == 0.0
+    assert grad(found, x).tolist()[:2] == [0.0, 0.0]
+    few = torch.full((3,), -1.0, device=device)
+    total = ops.kl_div(few, few.exp(), reverse=True, reduction="sum", kernel=kernel)
+    assert abs(total.item()) < 1e-6
+
+
+@every_kernel
 def test_kl_div_at_the_edges_is_torchs(kernel: str, device: str) -> None:
     """Probabilities that are none, zeros, and infinite logarithms; sums of nothing."""
     t = torch.tensor([0.0, -0.1, float("nan"), 0.0, 1e-45, 3.0], device=device)
@@ -182,12 +215,13 @@ def test_kl_div_at_the_edges_is_torchs(kernel: str, device: str) -> None:
 
 
 @pytest.mark.triton
+@pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("reduction", ["sum", "none"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_kl_div_options_together(dtype: torch.dtype, reduction: str, device: str) -> None:
+def test_kl_div_options_together(dtype: torch.dtype, reduction: str, reverse: bool, device: str) -> None:
     x, t = (logits.detach().log_softmax(-1).to(device, dtype) for logits in pair(9, 203, device))
     reference = load(registry().op("kl_div").reference)
-    options: dict[str, Any] = {"reduction": reduction, "log_target": True}
+    options: dict[str, Any] = {"reduction": reduction, "log_target": True, "reverse": reverse}
 
     def fn(*tensors: Tensor | None, **given: Any) -> Tensor:
         return ops.kl_div(*tensors, kernel="triton", **given)  # type: ignore[no-any-return]
@@ -394,6 +428,7 @@ def _bad_calls() -> list[tuple[type[Exception], str, Callable[[], object]]]:
         (TypeError, r"cosine_distance: teacher must be a tensor, got int", lambda: ops.cosine_distance(s, 0)),
         (ValueError, r"kl_div: reduction is 'avg', expected one of mean, batch", lambda: kl_div(s, t, reduction="avg")),
         (TypeError, r"kl_div: log_target must be a bool, got int", lambda: kl_div(s, t, log_target=1)),
+        (TypeError, r"kl_div: reverse must be a bool, got str", lambda: kl_div(s, t, reverse="yes")),
         (ValueError, r"kl_div: target has shape \(9,\), expected \(4, 9\) like input", lambda: kl_div(s, t[0])),
         (ValueError, r"kl_div: target requires a gradient, which", lambda: kl_div(s, learning)),
         (TypeError, r"kl_div: input must be floating on cpu, got torch.int64", lambda: kl_div(y, s)),

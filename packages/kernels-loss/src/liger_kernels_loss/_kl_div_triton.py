@@ -22,16 +22,17 @@ from liger_kernels_loss.kl_div import OP, element_divisor
 
 # -- Kernels -----------------------------------------------------------------------------------------------------------
 @triton.jit
-def _element(x, t, LOG_TARGET: tl.constexpr):
-    """-> the loss, and the probability, which is the gradient but for its sign."""
-    p = t
+def _element(x, t, LOG_TARGET: tl.constexpr, REVERSE: tl.constexpr):
+    """-> the loss and its gradient."""
+    if REVERSE:
+        q = exp(x)
+        above = x - (t if LOG_TARGET else tl.log(t))
+        return tl.where(q == 0.0, 0.0, q * above), tl.where(q == 0.0, 0.0, q * (above + 1.0))
     if LOG_TARGET:
         p = exp(t)
-        loss = p * (t - x)
-    else:
-        entropy = tl.where(t == 0.0, 0.0, t * (log2(t, True) * LN2))
-        loss = tl.where(t < 0.0, float("nan"), entropy) - t * x  # of a negative number the logarithm above is not nan
-    return loss, p
+        return p * (t - x), -p
+    entropy = tl.where(t == 0.0, 0.0, t * (log2(t, True) * LN2))
+    return tl.where(t < 0.0, float("nan"), entropy) - t * x, -t  # of a negative number the logarithm above is not nan
 
 
 @triton.jit(do_not_specialize=["N"])
@@ -47,10 +48,12 @@ def _elements(
     THREADS: tl.constexpr,
     EACH: tl.constexpr,
     LOG_TARGET: tl.constexpr,
+    REVERSE: tl.constexpr,
     TOTAL: tl.constexpr,
     EACH_DY: tl.constexpr,
 ):
     BLOCK: tl.constexpr = DEPTH * THREADS * EACH
+    BEYOND: tl.constexpr = 1.0 if REVERSE and not LOG_TARGET else 0.0  # the target beyond the end: no loss beside x = 0
     within = columns(DEPTH, THREADS, EACH)
     n = tl.full((), UNIT, tl.int64) * N
     total = tl.zeros((THREADS,), tl.float32)
@@ -60,11 +63,11 @@ def _elements(
     for block in range(tl.program_id(0), tl.cdiv(n, BLOCK), tl.num_programs(0)):
         at = block * tl.full((), BLOCK, tl.int64) + within
         mask = at < n
-        t = tl.load(t_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        t = tl.load(t_ptr + at, mask=mask, other=BEYOND).to(tl.float32)
         x = 0.0
-        if loss_ptr is not None:
+        if loss_ptr is not None or REVERSE:
             x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
-        loss, p = _element(x, t, LOG_TARGET)
+        loss, slope = _element(x, t, LOG_TARGET, REVERSE)
         if loss_ptr is not None:
             if TOTAL:
                 total += block_sum(loss)  # 0 beyond the end, also with LOG_TARGET: exp(0) * (0 - 0)
@@ -72,8 +75,8 @@ def _elements(
                 tl.store(loss_ptr + at, loss, mask=mask)
         if d_ptr is not None:
             if EACH_DY:
-                p *= tl.load(dy_ptr + at, mask=mask, other=0.0)
-            tl.store(d_ptr + at, (-p * factor).to(d_ptr.dtype.element_ty), mask=mask)
+                slope *= tl.load(dy_ptr + at, mask=mask, other=0.0)
+            tl.store(d_ptr + at, (slope * factor).to(d_ptr.dtype.element_ty), mask=mask)
     if loss_ptr is not None and TOTAL:
         tl.store(loss_ptr + tl.program_id(0), tl.sum(total, axis=0))
 
@@ -101,6 +104,7 @@ def _elements_fake(
     dy: torch.Tensor | None,
     op: str,
     log_target: bool,
+    reverse: bool,
     total: bool,
     loss: bool,
     gradient: bool,
@@ -118,12 +122,13 @@ def _kl_div(
     dy: torch.Tensor | None,
     op: str,
     log_target: bool,
+    reverse: bool,
     total: bool,
     loss: bool,
     gradient: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x and target of any strides -> losses of x's shape or, with ``total``, sums of some; dx contiguous; or None."""
-    losses, made = _elements_fake(x, target, labels, dy, op, log_target, total, loss, gradient)
+    losses, made = _elements_fake(x, target, labels, dy, op, log_target, reverse, total, loss, gradient)
     programs, chosen = _chosen(x, target)
     each = dy is not None and not total
     factor = dy if dy is None or total else dy.contiguous()
@@ -136,6 +141,7 @@ def _kl_div(
         **chosen,
         UNIT=unit,
         LOG_TARGET=log_target,
+        REVERSE=reverse,
         TOTAL=total,
         EACH_DY=each,
     )
@@ -148,8 +154,9 @@ def kl_div_triton(
     *,
     reduction: str,
     log_target: bool,
+    reverse: bool,
 ) -> torch.Tensor:
     """See ``liger_kernels_loss.kl_div``."""
     total = reduction != "none"
     by = element_divisor(input, reduction)
-    return pair_loss(_kl_div, scaled, input, target, None, by, total, (OP, log_target, total))
+    return pair_loss(_kl_div, scaled, input, target, None, by, total, (OP, log_target, reverse, total))

@@ -5,8 +5,13 @@ For log-probabilities x (input) and probabilities t or their logarithms (target)
     t * (log t - x), 0 for t = 0             or, with log_target, exp(t) * (t - x)
     dloss/dx = -t                            or -exp(t)
 
-reduced over all of them: KL(target || input), not the other way round. Source: torch. Nothing is normalised here; from
-logits ``jsd`` with beta=0 (this divergence) or beta=1 (the reverse one) needs no log-probabilities in memory.
+reduced over all of them: KL(target || input). Source: torch. With ``reverse`` it is KL(input || target),
+
+    exp(x) * (x - log t), 0 for exp(x) = 0   or, with log_target, exp(x) * (x - t)
+    dloss/dx = exp(x) * (x - log t + 1)      or exp(x) * (x - t + 1)
+
+which is inf where t alone is 0. Nothing is normalised here; from logits ``jsd`` with beta=0, or beta=1 for the reverse,
+needs no log-probabilities in memory.
 Shapes: input and target of one shape, any.
 Precision: all of it in fp32 (fp64 for fp64); the gradient is rounded once to input's dtype. The loss is fp32 (fp64 for
 fp64), where torch's is of input's dtype.
@@ -35,9 +40,16 @@ def kl_div_reference(
     *,
     reduction: str = "mean",
     log_target: bool = False,
+    reverse: bool = False,
 ) -> torch.Tensor:
     """The definition, in plain torch."""
-    losses = torch.nn.functional.kl_div(acc(input), acc(target), reduction="none", log_target=log_target)
+    x, t = acc(input), acc(target)
+    if reverse:
+        some = x.exp() > 0.0
+        x = torch.where(some, x, 0.0)
+        losses = torch.where(some, x.exp() * (x - (t if log_target else t.log())), 0.0)
+    else:
+        losses = torch.nn.functional.kl_div(x, t, reduction="none", log_target=log_target)
     return losses if reduction == "none" else divide(losses.sum(), element_divisor(input, reduction))
 
 
@@ -57,15 +69,17 @@ def kl_div(
     *,
     reduction: str = "mean",
     log_target: bool = False,
+    reverse: bool = False,
     kernel: str | None = None,
 ) -> torch.Tensor:
-    """KL(target || input) of distributions, as ``torch.nn.functional.kl_div``. From logits use ``jsd`` with beta=0.
+    """KL(target || input) of distributions, as ``torch.nn.functional.kl_div``. From logits use ``jsd``, beta 0 or 1.
 
     Args:
         input: floating, of any shape: log-probabilities of the student.
         target: probabilities of the teacher, of input's shape and any floating dtype; it may not require a gradient.
         reduction: "mean" over all elements, "batchmean": the sum over input.shape[0], "sum", or "none".
-        log_target: whether target holds log-probabilities. One of -inf gives nan, as in torch.
+        log_target: whether target holds log-probabilities. One of -inf gives nan, as in torch; inf with ``reverse``.
+        reverse: KL(input || target), which torch does not have: inf where the target alone is 0.
         kernel: choose a kernel by hand.
 
     Returns:
@@ -85,8 +99,9 @@ def kl_div(
     """
     check_choice(OP, "reduction", reduction, REDUCTIONS)
     check_flag(OP, "log_target", log_target)
+    check_flag(OP, "reverse", reverse)
     check_pair(OP, input, target, ("input", "target"))
-    options = {"reduction": reduction, "log_target": log_target}
+    options = {"reduction": reduction, "log_target": log_target, "reverse": reverse}
     return run(OP, (input, target), options, sizes={}, kernel=kernel)  # type: ignore[no-any-return]
 
 
@@ -94,10 +109,11 @@ def kl_div(
 def kl_div_inputs(
     device: str, dtype: torch.dtype, *, N: int, V: int, generator: torch.Generator, variant: str = ""
 ) -> tuple[Sequence[torch.Tensor], Mapping[str, Any]]:
-    """Log-probabilities, and probabilities of which some are 0. Variant "log target": logarithms of all of them."""
+    """Log-probabilities, and probabilities. Variants: "zeros" among them, "log target", their logarithms."""
     x, t = (torch.randn(N, V, generator=generator).mul(2.0).log_softmax(-1) for _ in range(2))
     if variant == "log target":
         return (x.to(device, dtype).requires_grad_(), t.to(device, dtype)), {"log_target": True}
     t = t.exp()
-    t[:, ::3] = 0.0
+    if variant == "zeros":
+        t[:, ::3] = 0.0
     return (x.to(device, dtype).requires_grad_(), t.to(device, dtype)), {}

@@ -152,6 +152,7 @@ KL_DIV = Op(
     options={
         "reduction": Option(default="mean", values=("batchmean", "sum", "none")),
         "log_target": Option(default=False, values=(True,)),
+        "reverse": Option(default=False, values=(True,)),
     },
     inputs="liger_kernels_loss.kl_div:kl_div_inputs",
     sizes={"N": (1, 3, 7), "V": (1, 97, 1025, 4098)},
@@ -163,7 +164,7 @@ KL_DIV = Op(
         "torch": "liger_kernels_loss._peers:torch_kl_div",
     },
     mixed=("target",),
-    variants=("log target",),
+    variants=("log target", "zeros"),
     reduction="V",
     module="liger_kernels_loss.modules:KLDivLoss",
 )
@@ -180,7 +181,7 @@ KL_DIV_TRITON = Kernel(
         tier="reduction",
         saved=("input", "target", "dinput like input"),
         recomputed=AGAIN,
-        gradients={"input": "-dy * target, or -dy * exp(target)"},
+        gradients={"input": "-dy * target, or -dy * exp(target); reverse: dy * exp(input) * (input - log(target) + 1)"},
         grid={
             "_elements": "4096 elements in 16 bit after another, losses are summed; up to 4 programs a multiprocessor",
             "_scale": SCALE,
@@ -188,7 +189,7 @@ KL_DIV_TRITON = Kernel(
         precision=(
             "losses in float32, summed by program and then over programs",
             "the gradient is made in the forward, 6 bytes an element in 16 bit, and scaled in place where dy is not 1 "
-            "(10 bytes; computed in the backward 8, as in float16 and with reduction='none')",
+            "(10 bytes; computed in the backward 8, with reverse 10, as in float16 and with reduction='none')",
             ROUND,
         ),
     ),
