@@ -287,6 +287,17 @@ def test_heads_of_two_dtypes(hard_weight: float, kernel: str, device: str) -> No
 
 
 @each_chunked
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
+def test_a_narrow_teacher_does_not_round_the_students_gradient(narrow: torch.dtype, kernel: str, device: str) -> None:
+    """Divided by many items it would even be 0 in fp16."""
+    heads = Heads(9, 57, device)
+    heads.teacher = tuple(t.to(narrow) for t in heads.teacher)
+    options: dict[str, Any] = {"hard_weight": 0.3, "num_items": 10**7, "workspace_mb": SMALL}
+    found, expected = (torch.autograd.grad(heads.jsd(kernel=k, **options), heads.leaves) for k in (kernel, "reference"))
+    assert all(close(a, b, 1e-5) for a, b in zip(found, expected, strict=True))
+
+
+@each_chunked
 def test_fp16_keeps_small_gradients(kernel: str, device: str) -> None:
     """Divided by many items they are below the smallest fp16 number, 6e-8, until a gradient scaler's factor arrives."""
     heads = Heads(9, 57, device, torch.float16)

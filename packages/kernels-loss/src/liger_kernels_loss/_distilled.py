@@ -70,10 +70,13 @@ def _pairs(
     """
     needs = Needs(need_hidden, need_weight, need_bias)
     losses = hidden.new_empty(hidden.shape[0], dtype=stat_dtype(hidden))
-    item = hidden.element_size() + teacher_hidden.element_size()
+    # the gradient of the soft part takes the place of the teacher's logits, unless that would round it
+    apart = hard_weight > 0.0 and torch.promote_types(hidden.dtype, teacher_hidden.dtype) != teacher_hidden.dtype
+    item = hidden.element_size() * (1 + apart) + teacher_hidden.element_size()
     N, width = hidden.shape
     size = chunk_rows(N, width, weight.shape[0], item, workspace_mb, hidden.device.type)
-    logits = teacher_hidden.new_empty((min(size, hidden.shape[0]), weight.shape[0]))
+    logits = teacher_hidden.new_empty((min(size, N), weight.shape[0]))
+    place = hidden.new_empty(logits.shape) if apart and any(needs) else logits
     soft, hard = _shares(scaled_upstream(dloss, scale, hidden), hard_weight, hidden)
     use, pair = BACKENDS[backend], BACKENDS[backend].pair
     assert pair is not None
@@ -81,17 +84,16 @@ def _pairs(
     def step(part: slice, z: torch.Tensor) -> None:
         t, y, found = logits[: z.shape[0]], among(target, part), losses[part]
         head(teacher_hidden[part], teacher_weight, teacher_bias, out=t)
-        dz, dt = (z, t) if any(needs) else (None, None)
+        dz, dt = (z, place[: z.shape[0]]) if any(needs) else (None, None)
         if hard is None:
             pair(z, t, y, among(soft, part), found, beta, temperature, ignore_index, dz)
             return
-        # the teacher's logits are needed once: their place takes the gradient of the soft part, z that of the hard one
         pair(z, t, y, soft[part], found, beta, temperature, ignore_index, dt)
         rows = torch.empty_like(found)
         use.step(z, y, None, Upstream(hard[part]), Rows(rows), Loss(ignore_index), dz)
         found.mul_(1.0 - hard_weight).add_(rows, alpha=hard_weight)
-        if dz is not None:
-            z.add_(t)
+        if dt is not None:
+            z.add_(dt)
 
     return losses, *each_chunk(step, size, hidden, weight, bias, accum_dtype, needs)
 
