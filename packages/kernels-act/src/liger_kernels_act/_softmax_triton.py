@@ -57,7 +57,8 @@ def _forward_wide_settings(V: int, itemsize: int, device: GPU) -> dict[str, int]
     """
     warps = device.most_warps // (2 if V <= 65536 else 1)
     depth = next_power_of_2(V) // 8192 // max(itemsize, 2) // (4 if V % 2 else 1)
-    return {"DEPTH": min(8 if device.name == "sm90" else 4, max(1, depth)), "LANES": warps * device.lanes * 8, "num_warps": warps}
+    depth = min(8 if device.name == "sm90" else 4, max(1, depth))
+    return {"DEPTH": depth, "LANES": warps * device.lanes * 8, "num_warps": warps}
 
 
 @settings(num_warps=(8, 16, 32))
