@@ -52,7 +52,10 @@ def attention(model: str) -> torch.nn.Module:
     config = getattr(configs, name.replace("Attention", "Config"))(**SMALL | changes)
     config._attn_implementation = "eager"
     torch.manual_seed(0)
-    return cls(config, layer_idx=0).bfloat16()
+    module = cls(config, layer_idx=0).bfloat16()
+    for parameter in module.parameters():  # some are left as the memory was
+        torch.nn.init.normal_(parameter, std=0.1)
+    return module
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -144,6 +144,24 @@ def test_equal_rows_have_no_loss(kernel: str, form: str, device: str) -> None:
     assert grad(loss, student).abs().max() < 1e-6
 
 
+@pytest.mark.triton
+@pytest.mark.parametrize("beta", [0.3, 0.7])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_teacher_that_is_sure_where_the_student_is_not(dtype: torch.dtype, beta: float, device: str) -> None:
+    """q * (log(q / m) - its mean) is nearly 0 for all other classes: no error of a logarithm may be left in it."""
+    student, teacher = (torch.randn(9, 203, device=device) for _ in range(2))
+    sure = torch.arange(9, device=device)
+    teacher[sure, sure] = 20.0
+    student[sure, sure] = -10.0 - torch.arange(9.0, device=device) / 4
+    inputs = [student.to(dtype).requires_grad_(), teacher.to(dtype), None]
+    reference = load(registry().op("jsd").reference)
+
+    def fn(*tensors: Tensor | None, **given: Any) -> Tensor:
+        return ops.jsd(*tensors, kernel="triton", **given)  # type: ignore[no-any-return]
+
+    assert_contract(fn, reference, inputs, {"beta": beta, "reduction": "sum"}, reduction=203)
+
+
 @every_kernel
 @pytest.mark.parametrize("log_target", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "batchmean", "sum", "none"])

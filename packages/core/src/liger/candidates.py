@@ -111,19 +111,22 @@ def _of_module(path: str, module: Module, around: Sequence[Scope], reg: Registry
         if patch is None or key not in patch.fits:
             continue
         if (fit := patch.fits[key]) is None:
-            yield from _recognised(path, module, around, reg, named=True)
+            yield from _recognised(path, module, around, reg, refused=True)
         else:
             yield Candidate(path, module, fit, reg.owner("model", patch.model_type), _around(path))
         break
     else:
         if around and around[0].patch is None and reg.problem("model", str(_type_of(around[0].model))) is None:
-            yield from _recognised(path, module, around, reg, named=around[-1].patch is None)
+            yield from _recognised(path, module, around, reg, refused=around[-1].patch is None)
     if around and around[0].path == path and (patch := around[0].patch) is not None and patch.head is not None:
         yield from _head(path, module, patch.head, reg.owner("model", patch.model_type), around)
 
 
-def _recognised(path: str, module: Module, around: Sequence[Scope], reg: Registry, *, named: bool) -> Iterator[Found]:
-    """What the plugins say about a module of an undeclared model, or one that a declaration leaves to them."""
+def _recognised(path: str, module: Module, around: Sequence[Scope], reg: Registry, *, refused: bool) -> Iterator[Found]:
+    """What the plugins say about a module of an undeclared model, or one that a declaration leaves to them.
+
+    ``refused``: a module that fits nothing gets a row which says why; else none.
+    """
     answers = [(i, a) for i, a in reg.plugins.call("liger_recognise_module", module=module) if a is not None]
     fitting = [(info, answer) for info, answer in answers if isinstance(answer, Fit)]
     row = Row(path=path, cls=original_class(module).__name__, fit="", op="", status="refused")
@@ -136,7 +139,7 @@ def _recognised(path: str, module: Module, around: Sequence[Scope], reg: Registr
             yield from _head(path, module, fit, info.owner, around, RECOGNISED)
         else:
             yield Candidate(path, module, fit, info.owner, _around(path), RECOGNISED)
-    elif named:
+    elif refused:
         yield from (replace(row, reason=str(reason), owner=info.owner) for info, reason in answers[:1])
     else:  # what its declaration leaves out of the towers inside is no mistake (the MLPs of CLIP and SigLIP)
         row = replace(row, status="skipped")

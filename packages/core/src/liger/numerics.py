@@ -21,7 +21,7 @@ def without_autocast(reference: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*tensors: torch.Tensor, **options: Any) -> Any:
         device = tensors[0].device.type
-        if device == "meta" or not torch.is_autocast_enabled(device):  # which knows no meta
+        if device == "meta" or not torch.is_autocast_enabled(device):  # that fails for meta
             return reference(*tensors, **options)
         with torch.autocast(device, enabled=False):
             return reference(*tensors, **options)

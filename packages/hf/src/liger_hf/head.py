@@ -140,7 +140,7 @@ def causal_lm(
             if logits is None or logits.shape[-1] != 0:
                 return base(logits, labels, vocab_size, *args, **kwargs)
             slot.consumed = True
-            scale, cap, _ = transform.at_call(self, slot.known, slot.floats) or (logit_scale, softcap, aligned)
+            scale, cap = (transform.at_call(self, slot.known, slot.floats) or (logit_scale, softcap))[:2]
             cap = transform.read(self, softcap_path) if softcap_path else cap
             call = _loss_call(scale, cap, slot.want_accuracy, _loss_name(base), labels, *args, **kwargs)
             value, slot.accuracy = slot.head(slot.hidden, call)

@@ -16,9 +16,9 @@ ACTIVATION = {"silu": 0, "tanh": 1, "none": 2, "clamped": 3}
 
 @triton.jit
 def _bounded(x, g):
-    """x, and x with nan where g is infinite, up to 256: beyond, a sigmoid is 0 or 1, but powers of x overflow.
+    """x clamped to +-256, and the same but nan where the gate g is infinite, as upstream's slope is there.
 
-    0 times what has overflowed is nan. Only for an infinite gate is that upstream's.
+    Beyond 256 a sigmoid is 0 or 1, but powers of x overflow, and 0 times what has overflowed is nan.
     """
     x = tl.clamp(x, -256.0, 256.0, tl.PropagateNan.ALL)
     return x, tl.fma(g, 0.0, x)
@@ -32,15 +32,15 @@ def activate(g, alpha, G: tl.constexpr, ACT: tl.constexpr):
         s, rest = sigmoid(g, FP32)
         return g * s, s * (1.0 + g * rest)  # this form stays accurate where the slope is near 0
     if ACT == CLAMPED:
-        x, known = _bounded(alpha * g, g)
+        x, slope_x = _bounded(alpha * g, g)
         s, rest = sigmoid(x, FP32)
-        return g * s, s * (1.0 + known * rest)
+        return g * s, s * (1.0 + slope_x * rest)
     if ACT == GELU_TANH:
         # (1 + tanh(u)) / 2 = sigmoid(2 u), and triton itself has no tanh
-        x, known = _bounded(g, g)
+        x, slope_x = _bounded(g, g)
         square = x * x
         s, rest = sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * square), FP32)
-        return g * s, s * (1.0 + known * rest * (1.5957691216057308 + 0.21406444881780074 * square))
+        return g * s, s * (1.0 + slope_x * rest * (1.5957691216057308 + 0.21406444881780074 * square))
     cdf = 0.5 * (1.0 + tl.erf(0.7071067811865476 * g))
     return g * cdf, cdf + g * 0.3989422804014327 * exp(-0.5 * g * g)
 

@@ -74,10 +74,10 @@ def _shared_settings(V: int, itemsize: int, reads: int, device: GPU) -> dict[str
 
 
 @cached
-def _forward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int, int]:
-    """The launch, the rows of a program, and the most programs, 0 for any number."""
+def _forward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int]:
+    """The launch, and the rows of a program."""
     chosen = _held_settings(V, itemsize, 1, device)
-    return prepare(_forward, V=V, LOG=log, **chosen), chosen["ROWS"], 0
+    return prepare(_forward, V=V, LOG=log, **chosen), chosen["ROWS"]
 
 
 @cached
@@ -88,23 +88,24 @@ def _forward_wide_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[L
 
 
 @cached
-def _backward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int, int]:
+def _backward_plan(V: int, itemsize: int, log: bool, device: GPU) -> tuple[Launch, int]:
     """As ``_forward_plan``."""
-    if V <= HELD:
-        chosen = _held_settings(V, itemsize, 2, device)
-        return prepare(_backward, V=V, LOG=log, **chosen), chosen["ROWS"], 0
-    chosen = _backward_wide_settings(V, itemsize, device)
-    return prepare(_backward_wide, V=V, LOG=log, **chosen), 1, 2 * device.processors
+    chosen = _held_settings(V, itemsize, 2, device)
+    return prepare(_backward, V=V, LOG=log, **chosen), chosen["ROWS"]
 
 
-def _launch(plan: Callable[..., tuple[Launch, int, int]], log: bool, *tensors: torch.Tensor) -> None:
+@cached
+def _backward_wide_plan(V: int, itemsize: int, log: bool, device: GPU) -> Launch:
+    return prepare(_backward_wide, V=V, LOG=log, **_backward_wide_settings(V, itemsize, device))
+
+
+def _launch_held(plan: Callable[..., tuple[Launch, int]], log: bool, *tensors: torch.Tensor) -> None:
     """``tensors`` (..., V), contiguous."""
     x = tensors[0]
     V = x.shape[-1]
-    kernel, rows, most = plan(V, x.element_size(), log, gpu(x.device))
+    kernel, rows = plan(V, x.element_size(), log, gpu(x.device))
     R = x.numel() // max(V, 1)
-    programs = ceil_div(R, rows)
-    kernel((min(programs, most) if most else programs,), tensors, (R,))
+    kernel((ceil_div(R, rows),), tensors, (R,))
 
 
 def _launch_shared(kernel: Any, log: bool, *tensors: torch.Tensor) -> None:
@@ -138,13 +139,13 @@ def _launch_forward(x: torch.Tensor, log: bool) -> torch.Tensor:
     """x (..., V) of any strides -> y (..., V) contiguous."""
     V, size = x.shape[-1], x.element_size()
     x, y = x.contiguous(), _forward_fake(x, log)
-    if V * size > WIDE:
+    if V <= HELD:
+        _launch_held(_forward_plan, log, x, y)
+    elif V * size > WIDE:
         _launch_shared(_forward_shared, log, x, y)
-    elif V > HELD:
+    else:
         forward, blocks = _forward_wide_plan(V, size, log, gpu(x.device))
         forward((x.numel() // V,), (x, y), (blocks,))
-    else:
-        _launch(_forward_plan, log, x, y)
     return y
 
 
@@ -155,12 +156,16 @@ def _backward_fake(dy: torch.Tensor, y: torch.Tensor, log: bool) -> torch.Tensor
 @private_op("softmax_backward", _backward_fake)
 def _launch_backward(dy: torch.Tensor, y: torch.Tensor, log: bool) -> torch.Tensor:
     """-> dx (..., V) contiguous."""
-    V = y.shape[-1]
+    V, size = y.shape[-1], y.element_size()
     dy, dx = dy.contiguous(), _forward_fake(y, log)
-    if V > HELD and (V % 2 or next_power_of_2(V) * y.element_size() > AGAIN):
+    if V <= HELD:
+        _launch_held(_backward_plan, log, dy, y, dx)
+    elif V % 2 or next_power_of_2(V) * size > AGAIN:
         _launch_shared(_backward_shared, log, dy, y, dx)
     else:
-        _launch(_backward_plan, log, dy, y, dx)
+        device, R = gpu(y.device), y.numel() // V
+        backward = _backward_wide_plan(V, size, log, device)
+        backward((min(R, 2 * device.processors),), (dy, y, dx), (R,))
     return dx
 
 

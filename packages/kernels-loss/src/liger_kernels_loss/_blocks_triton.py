@@ -48,19 +48,14 @@ def clear(row_ptr, first, blocks, V: tl.constexpr, DEPTH: tl.constexpr, THREADS:
 
 
 @triton.jit
-def log2(u, FP32: tl.constexpr):
-    """log2 of positive normal u in half the instructions of ``tl.log2``, which knows 0, inf and subnormals.
+def log2(u):
+    """log2 of positive normal u to 2 ulp, in half the instructions of ``tl.log2``, which knows 0, inf and subnormals.
 
-    Right to 2 ulp with ``FP32``, else to 7e-6 of itself. u = 2^k * (1 + f) with |f| <= 1/3, and polynomials of least
-    largest relative error, our own fit.
+    u = 2^k * (1 + f) with |f| <= 1/3. The polynomial is the least largest relative error, our own fit.
     """
     bits = u.to(tl.int32, bitcast=True)
     k = (bits - 0x3F2AAAAB) & -0x800000
     f = (bits - k).to(tl.float32, bitcast=True) - 1.0
-    if FP32:
-        high = 0.28871128 + f * (-0.236786529 + f * (0.201799735 + f * (-0.222221166 + f * 0.202784181)))
-        low = 1.44269502 + f * (-0.721346557 + f * (0.480895966 + f * (-0.360789567 + f * high)))
-    else:
-        high = 0.479252607 + f * (-0.358506352 + f * (0.326710522 + f * -0.279149652))
-        low = 1.44270539 + f * (-0.721376657 + f * high)
+    high = 0.28871128 + f * (-0.236786529 + f * (0.201799735 + f * (-0.222221166 + f * 0.202784181)))
+    low = 1.44269502 + f * (-0.721346557 + f * (0.480895966 + f * (-0.360789567 + f * high)))
     return k.to(tl.float32) * 1.1920928955078125e-07 + f * low

@@ -39,9 +39,9 @@ def _whole(top, total, scale):
 
 
 @triton.jit
-def _mixture(apart, beta, FP32: tl.constexpr):
+def _mixture(apart, beta):
     """log2 p - log2 q -> log2 m - log2 q, m = beta * p + (1 - beta) * q."""
-    return log2((1.0 - beta) + beta * tl.exp2(apart), FP32)
+    return log2((1.0 - beta) + beta * tl.exp2(apart))
 
 
 @triton.jit
@@ -61,7 +61,7 @@ def _terms(lq, lp, beta, FORM: tl.constexpr):
     elif FORM == BETWEEN:
         apart = tl.maximum(lp - lq, -FAR)
         apart = tl.where(apart < FAR, apart, FAR)  # of a nan too, as p and q are 0
-        m = _mixture(apart, beta, True)
+        m = _mixture(apart, beta)
         loss, pull = tl.exp2(lp) * (apart - m), tl.exp2(lq) * -m
     else:
         q, p = tl.exp2(lq), tl.exp2(lp)
@@ -77,7 +77,7 @@ def _sign(lq, lp):
 
 
 @triton.jit
-def _gradient(lq, lp, pull, beta, factor, FORM: tl.constexpr, FP32: tl.constexpr):
+def _gradient(lq, lp, pull, beta, factor, FORM: tl.constexpr):
     """dloss/dz * temperature * factor, logarithms to base 2; pull is the sum of q * g."""
     if FORM == FORWARD:
         d = (tl.exp2(lq) - tl.exp2(lp)) * factor
@@ -86,7 +86,7 @@ def _gradient(lq, lp, pull, beta, factor, FORM: tl.constexpr, FP32: tl.constexpr
         d = tl.where(q == 0.0, 0.0, q * ((lq - lp) - pull)) * factor
     elif FORM == BETWEEN:
         apart = lp - lq
-        m = _mixture(tl.where(apart < FAR, apart, FAR), beta, FP32)  # of a nan too, as p and q are 0
+        m = _mixture(tl.where(apart < FAR, apart, FAR), beta)  # of a nan too, as p and q are 0
         d = tl.exp2(lq) * ((pull + m) * -factor)
     else:
         d = tl.exp2(lq) * ((_sign(lq, lp) - pull) * factor)
@@ -111,7 +111,6 @@ def _row(
     GRADIENT: tl.constexpr,
 ):
     unit = LN2 if FORM >= REVERSE else 1.0  # of the gradient
-    FP32: tl.constexpr = d_ptr is not None and d_ptr.dtype.element_ty == tl.float32
     BLOCK: tl.constexpr = DEPTH * THREADS * EACH
     within = columns(DEPTH, THREADS, EACH)
     q_top = tl.full((THREADS,), -float("inf"), tl.float32)
@@ -146,7 +145,7 @@ def _row(
             cols = (i if FORM != FORWARD else blocks - 1 - i) * BLOCK + within
             lq = (load(q_ptr, cols, cols < V, -float("inf"), True) - q_high) * scale - q_log
             lp = (load(p_ptr, cols, cols < V, -float("inf"), True) - p_high) * scale - p_log
-            d = _gradient(lq, lp, pull, beta, factor * unit, FORM, FP32)
+            d = _gradient(lq, lp, pull, beta, factor * unit, FORM)
             tl.store(d_ptr + cols, d.to(d_ptr.dtype.element_ty), mask=cols < V, eviction_policy="evict_first")
             if FORM == FORWARD and loss_ptr is not None:
                 losses += block_sum(_terms(lq, lp, beta, FORM)[0])

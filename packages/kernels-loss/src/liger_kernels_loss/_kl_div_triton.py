@@ -31,7 +31,7 @@ def _element(x, t, LOG_TARGET: tl.constexpr, REVERSE: tl.constexpr):
     if LOG_TARGET:
         p = exp(t)
         return p * (t - x), -p
-    entropy = tl.where(t == 0.0, 0.0, t * (log2(t, True) * LN2))
+    entropy = tl.where(t == 0.0, 0.0, t * (log2(t) * LN2))
     return tl.where(t < 0.0, float("nan"), entropy) - t * x, -t  # of a negative number the logarithm above is not nan
 
 

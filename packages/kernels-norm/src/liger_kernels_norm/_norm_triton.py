@@ -27,9 +27,8 @@ from liger_kernels_norm._rows_triton import _backward, _forward
 from liger_kernels_norm._wide_triton import _backward_dw_wide, _backward_dx_wide, _backward_parts, _forward_wide
 
 CAST_MODE = {"llama": 0, "fp32-weight": 1, "gemma": 1, "fp32": 1, "none": 2}
-# Columns of a row that a program of the forward holds, beside a residual, with a mean, without; others it reads again
-# from the nearest cache. A sum is not there once it is written, and a mean costs another read.
-HELD, HELD_CENTERED, HELD_ALONE = 32768, 8192, 4095
+HELD = 32768  # columns of a row that a program of the forward holds beside a residual: its sum is not in the L1 cache
+HELD_CENTERED, HELD_ALONE = 8192, 4095  # with a mean, which costs another read, and without
 
 
 # -- How much a program does -------------------------------------------------------------------------------------------
@@ -49,7 +48,8 @@ def _forward_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
 def _forward_wide_settings(H: int, itemsize: int, device: GPU) -> dict[str, int]:
     """Constants of ``_forward_wide``: few registers, so that other rows load while one is stored.
 
-    On an H200 rows of 8192, 16384 and 32768 columns take 128, 254 and 526 us, held 132, 262 and 604. The widest spill.
+    On an H200 rows of 8192, 16384 and 32768 columns take 128, 254 and 526 us, held 132, 262 and 604. With a
+    mean the widest would spill in 16 warps.
     """
     return {"BLOCK": 8192 if 8192 < H <= 16384 else 4096, "num_warps": 16 if 8192 <= H <= 65536 else 8}
 

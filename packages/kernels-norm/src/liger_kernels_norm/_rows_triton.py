@@ -1,6 +1,8 @@
 """Triton kernels of the norms, for rows that a program can hold: rms_norm, layer_norm and what is made of them.
 
-One kernel each way. What an op does not have is passed as None, and the compiler leaves it out.
+One kernel each way. What an op does not have is passed as None, and the compiler leaves it out. Of one product less
+another the compiler may fuse either; which one changes with what else is asked for, and so would the bits of dx. Hence
+``tl.fma`` where dx is centred, in all norms.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
@@ -52,8 +54,8 @@ def load_scale(w_ptr, at, mask, offset):
 
 @triton.jit
 def load_sum(x_ptr, r_ptr, s_ptr, at, mask, AGAIN: tl.constexpr = False):
-    """x, or x + residual, rounded and stored: what is normalised. ``AGAIN``: it is read again from the cache."""
-    if AGAIN:
+    """x, or x + residual, rounded and stored: what is normalised. ``AGAIN``: that is read again, x from the cache."""
+    if AGAIN and r_ptr is None:
         x = tl.load(x_ptr + at, mask=mask, other=0.0, eviction_policy="evict_last")
     else:
         x = tl.load(x_ptr + at, mask=mask, other=0.0)

@@ -43,7 +43,7 @@ from liger.testing.observe import strict
 
 Inputs = Sequence[torch.Tensor | None]
 ENOUGH = 256  # elements of a row that make its eager error a fair measure
-NEIGHBOURS = 16  # otherwise: this many, or 4 for inputs of more than a million elements
+FEW, NEIGHBOURS = 4, 16  # samples for such rows or more than a million inputs, and otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,8 @@ def sample(
 def _sample_count(inputs: Inputs, eager: Results) -> int:
     results = [*eager.outputs, *(g for g in eager.gradients.values() if g is not None)]
     if all(t.dim() and t.shape[-1] >= ENOUGH for t in results if t.numel()):
-        return 4  # a row of softmax may have one value that counts, where eager's rounding is luck
-    return NEIGHBOURS if sum(t.numel() for t in inputs if t is not None) <= 2**20 else 4
+        return FEW  # a row of softmax may have one value that counts, where eager's rounding is luck
+    return NEIGHBOURS if sum(t.numel() for t in inputs if t is not None) <= 2**20 else FEW
 
 
 def _neighbour(
