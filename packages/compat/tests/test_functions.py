@@ -286,6 +286,44 @@ def test_what_is_asked_for_beside_the_loss():
     assert isinstance(out, functional.CrossEntropyOutput) and torch.equal(out.predicted_tokens, predicted)
 
 
+@pytest.mark.parametrize(("dtype", "rows", "columns"), [(torch.float16, 600, 300), (torch.bfloat16, 257, 8)])
+def test_tvd_counts_more_than_a_16_bit_dtype_can(dtype, rows, columns):
+    p, q = (rand(rows, columns).softmax(-1).to(dtype) for _ in range(2))
+    labels = torch.zeros(rows, dtype=torch.int64)
+    labels[0] = -100
+    for shift_labels, first in ((None, 0), (labels, 1)):
+        total = 0.5 * (p[first:].float() - q[first:].float()).abs().sum()
+        for reduction, divisor in (("batchmean", rows - first), ("mean", (rows - first) * columns)):
+            found = _loss_functions.tvd(p, q, shift_labels, reduction)
+            torch.testing.assert_close(found, total / divisor)
+
+
+def test_token_scaling_counts_weights_in_fp32():
+    hidden, head, labels = rand(600, H), rand(V, H), torch.zeros(600, dtype=torch.int64)
+    options = {"reduction": "mean", "use_token_scaling": True}
+    narrow, wide = (
+        _loss_functions.linear_cross_entropy(hidden, head, labels, ce_weight=torch.full((V,), 300.0).to(t), **options)
+        for t in (torch.float16, torch.float32)  # 600 * 300 is beyond fp16
+    )
+    torch.testing.assert_close(narrow[0], wide[0])
+
+
+@pytest.mark.parametrize("shape", [(H,), (1, H), (3, H), (N, H)])
+@pytest.mark.parametrize("mode", ["llama", "gemma"])
+def test_an_offset_is_added_to_a_narrow_weight_in_fp32(shape, mode):
+    x, w = rand(3, 4, H).bfloat16(), (1e-3 * rand(H)).bfloat16()
+    scale, shift = rand(*shape).bfloat16(), rand(*shape).bfloat16()
+    zero = torch.zeros_like(scale)
+    plain = _functions.rms_norm(x, w, EPS, 1.0, mode)
+    assert torch.equal(_functions.modulated_rms_norm(x, w, zero, zero, EPS, 1.0, mode), plain)
+    found = _functions.modulated_rms_norm(x, w, scale, shift, EPS, 1.0, mode)
+    expected = modulated(*(t.double() for t in (x, w, scale, shift)), 1.0)
+    torch.testing.assert_close(found.double(), expected, rtol=2**-6, atol=2**-6)
+    if mode == "llama":  # rounds after each step, as the norm beside it
+        scale, shift = (t.view(x.shape if shape == (N, H) else (-1, 1, H)) for t in (scale, shift))
+        assert torch.equal(found, plain * (1 + scale) + shift)
+
+
 def test_nothing_of_the_callers_is_overwritten():
     logits = rand(N, V).requires_grad_()
     x, w = rand(N, H), rand(H)
@@ -313,6 +351,11 @@ def test_arguments_that_do_nothing_are_said_once():
             lambda: _functions.modulated_rms_norm(rand(2, H), rand(H), rand(H), None, EPS, 0.0, "none"),
             NotImplementedError,
             "'none'",
+        ),
+        (
+            lambda: _functions.modulated_rms_norm(rand(2, H), None, rand(H), None, EPS, 1.0),
+            ValueError,
+            "offset is 1.0, but W",
         ),
         (lambda: _functions.group_norm(rand(2, 8, 3), None, None, 6, 2, EPS), ValueError, "num_channels is 6"),
         (

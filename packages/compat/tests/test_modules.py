@@ -14,6 +14,7 @@ from transformers.models.phi3.modeling_phi3 import Phi3MLP
 from liger.testing.models import RELATIVE
 from liger_kernel import transformers as lk
 from liger_kernel.transformers import geglu, group_norm, rms_norm, swiglu
+from liger_kernel.transformers.model import loss_utils
 from liger_kernel.transformers.model.loss_utils import LigerForCausalLMLoss, unpack_cross_entropy_result
 
 H = 32
@@ -122,3 +123,26 @@ def test_the_loss_of_a_causal_lm_shifts_once_and_divides(items):
     assert out.loss > loss and 0 <= out.token_accuracy <= 1
     assert unpack_cross_entropy_result(out) == (out.loss, None, out.token_accuracy, None)
     assert unpack_cross_entropy_result(loss) == (loss, None, None, None)
+
+
+@pytest.mark.parametrize("items", [7, torch.tensor(7)])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_number_of_items_divides_the_z_loss_too(items, scaled):
+    hidden, head, labels = torch.randn(5, H), torch.randn(11, H), torch.tensor([1, 2, -100, 4, 5])
+    out = loss_utils.fixed_fused_linear_cross_entropy(
+        hidden, head, labels, items, lse_square_scale=0.1, return_z_loss=True, use_token_scaling=scaled
+    )
+    logits = (hidden @ head.T)[labels != -100]
+    kept = labels[labels != -100]
+    share = logits.softmax(-1).gather(1, kept[:, None])[:, 0] if scaled else 1.0
+    z_loss = (0.1 * share * logits.logsumexp(-1).square()).sum() / 7
+    torch.testing.assert_close(out.z_loss, z_loss)
+    torch.testing.assert_close(out.loss, (share * F.cross_entropy(logits, kept, reduction="none")).sum() / 7 + z_loss)
+
+
+def test_what_the_loss_of_a_causal_lm_cannot_take():
+    hidden, head, labels = torch.randn(2, 5, H), torch.randn(11, H), torch.zeros(2, 5, dtype=torch.int64)
+    with pytest.raises(ValueError, match="expected labels or shift_labels"):
+        LigerForCausalLMLoss(hidden, head, None, H)
+    with pytest.raises(TypeError, match="reduction='none' was given, but it follows from num_items_in_batch"):
+        LigerForCausalLMLoss(hidden, head, labels, H, reduction="none")

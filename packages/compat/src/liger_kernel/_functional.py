@@ -11,7 +11,7 @@ from liger import ops
 from liger_kernel import _functions as f
 from liger_kernel import _loss_functions as losses
 from liger_kernel import _said
-from liger_kernel._losses import CrossEntropyOutput
+from liger_kernel._losses import CrossEntropyOutput, packed
 
 OLD = "torch has replaced it by reduction"
 
@@ -79,7 +79,7 @@ def liger_cross_entropy(
     four = losses.cross_entropy(
         input, target, weight, ignore_index, lse_square_scale, label_smoothing, reduction, softcap, *asked
     )
-    return CrossEntropyOutput(*four) if any(asked) else four[0]
+    return packed(four, *asked)
 
 
 def liger_fused_linear_cross_entropy(
@@ -120,8 +120,7 @@ def liger_fused_linear_cross_entropy(
         return_token_accuracy,
         return_predicted_tokens,
     )
-    more = return_z_loss or return_token_accuracy or return_predicted_tokens
-    return CrossEntropyOutput(*four) if more else four[0]
+    return packed(four, return_z_loss, return_token_accuracy, return_predicted_tokens)
 
 
 def liger_kl_div(
