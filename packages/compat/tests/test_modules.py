@@ -1,5 +1,7 @@
 """Modules: the peer's constructors and parameter names, so that code and checkpoints of it work."""
 
+import inspect
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 from transformers.models.phi3.modeling_phi3 import Phi3MLP
 
 from liger.testing.models import RELATIVE
+from liger_kernel import _chunked_modules, _losses, _said
 from liger_kernel import transformers as lk
 from liger_kernel.transformers import geglu, group_norm, rms_norm, swiglu
 from liger_kernel.transformers.model import loss_utils
@@ -32,7 +35,7 @@ PAIRS = {
     "falcon": (lk.LigerFalconH1SwiGLUMLP(FALCON), FalconH1MLP(FALCON)),
     "falcon mlp": (lk.LigerFalconH1MLP(FALCON), FalconH1MLP(FALCON)),
     "geglu": (lk.LigerGEGLUMLP(GemmaConfig(**SMALL)), GemmaMLP(GemmaConfig(**SMALL))),
-    "layer norm": (lk.LigerLayerNorm(H, bias=True), torch.nn.LayerNorm(H, eps=1e-6)),
+    "layer norm": (lk.LigerLayerNorm(H), torch.nn.LayerNorm(H, eps=1e-6)),
     "relu": (lk.LigerReLUSquared(), lambda x: F.relu(x).square()),
     "softmax": (lk.LigerSoftmax(), torch.nn.Softmax(-1)),
 }
@@ -87,6 +90,47 @@ def test_an_activation_that_is_not_silu_raises():
             cls(LlamaConfig(**SMALL, hidden_act="gelu"))
     with pytest.raises(ValueError, match="init_fn is 'twos'"):
         lk.LigerRMSNorm(H, init_fn="twos")
+
+
+def test_arguments_of_modules_that_do_nothing_are_said_once():
+    _said._said.clear()
+    for make, name in (
+        (lambda given: lk.LigerLayerNorm(H, bias=given), "LigerLayerNorm: bias"),
+        (lambda given: group_norm.LigerGroupNorm(8, 4, bias=given), "LigerGroupNorm: bias"),
+        (
+            lambda given: swiglu.LigerHunyuanV1SwiGLUMLP(LlamaConfig(**SMALL), is_shared_mlp=given),
+            "LigerHunyuanV1SwiGLUMLP: is_shared_mlp",
+        ),
+    ):
+        with pytest.warns(_said.CompatWarning, match=f"{name}=True does nothing"):
+            make(True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            make(True)
+            make(False)
+
+
+LOSSES = [
+    cls
+    for module in (_losses, _chunked_modules)
+    for cls in vars(module).values()
+    if cls in _losses._Loss.__subclasses__()
+]
+
+
+@pytest.mark.parametrize("cls", LOSSES)
+def test_options_of_a_loss_are_its_attributes(cls):
+    loss = cls()
+    for name, parameter in inspect.signature(cls).parameters.items():
+        assert getattr(loss, name) == parameter.default
+        assert f"{name}={parameter.default!r}" in repr(loss)
+
+
+def test_an_option_of_a_loss_can_be_changed():
+    loss, logits = lk.LigerCrossEntropyLoss(weight=torch.rand(11)), torch.randn(6, 11)
+    labels = torch.tensor([1, 2, 0, 4, 5, 0])
+    loss.ignore_index = 0
+    torch.testing.assert_close(loss(logits, labels), F.cross_entropy(logits, labels, loss.weight, ignore_index=0))
 
 
 def test_losses_as_modules():

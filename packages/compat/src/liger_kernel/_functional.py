@@ -19,16 +19,15 @@ liger_dyt = f.dyt
 liger_fused_linear_jsd = losses.linear_jsd
 liger_geglu = f.gelu_mul
 liger_group_norm = f.group_norm
-liger_jsd = losses.jsd
 liger_layer_norm = f.layer_norm
 liger_poly_norm = f.poly_norm
 liger_qwen2vl_mrope = liger_multimodal_rotary_pos_emb = f.qwen2vl_mrope
-liger_relu_squared = ops.relu_squared
+liger_relu_squared = f.relu_squared
 liger_rms_norm = f.rms_norm
 liger_rope = liger_rotary_pos_emb = f.rope
 liger_softmax = f.softmax
 liger_sparsemax = f.sparsemax
-liger_swiglu = ops.silu_mul
+liger_swiglu = f.silu_mul
 
 
 def liger_fused_add_rms_norm(
@@ -121,6 +120,17 @@ def liger_fused_linear_cross_entropy(
         return_predicted_tokens,
     )
     return packed(four, return_z_loss, return_token_accuracy, return_predicted_tokens)
+
+
+def liger_jsd(
+    input: Tensor,  # noqa: A002  (the peer's name)
+    target: Tensor,
+    shift_labels: Tensor | None = None,
+    beta: float = 0.5,
+    ignore_index: int = -100,
+) -> Tensor:
+    """Mean over rows of the divergence of log-probabilities (rows, V): student, teacher."""
+    return losses.jsd(input, target, shift_labels, beta, ignore_index)
 
 
 def liger_kl_div(

@@ -177,6 +177,11 @@ def gelu_mul(a: Tensor, b: Tensor) -> Tensor:
     return ops.gelu_mul(a, b, approximate="tanh")  # type: ignore[no-any-return]
 
 
+def relu_squared(x: Tensor) -> Tensor:
+    """``relu(x) ** 2``, (...)."""
+    return ops.relu_squared(x)  # type: ignore[no-any-return]
+
+
 def mlp(
     input: Tensor,  # noqa: A002  (the peer's name)
     gate_weight: Tensor,
@@ -213,7 +218,7 @@ LigerLlama4RopeFunction = applied("LigerLlama4RopeFunction", llama4_rope)
 LigerSiLUMulFunction = applied("LigerSiLUMulFunction", silu_mul)
 LigerFusedGateUpSiLUMulFunction = applied("LigerFusedGateUpSiLUMulFunction", silu_mul_packed)
 LigerGELUMulFunction = applied("LigerGELUMulFunction", gelu_mul)
-LigerReLUSquaredFunction = applied("LigerReLUSquaredFunction", ops.relu_squared)
+LigerReLUSquaredFunction = applied("LigerReLUSquaredFunction", relu_squared)
 LigerMLPFunction = applied("LigerMLPFunction", mlp)
 LigerSoftmaxFunction = applied("LigerSoftmaxFunction", softmax)
 LigerSparsemaxFunction = applied("LigerSparsemaxFunction", sparsemax)

@@ -99,7 +99,7 @@ def _token_scaling(
     options: dict[str, Any],
     softcap: float | None,
 ) -> dict[str, Any]:
-    """Options to change for rows to count by their label's probability, while "mean" still divides by the unscaled weights."""
+    """Changed options: a row counts by its label's probability, and "mean" still divides by the unscaled weights."""
     with torch.no_grad():
         logprobs = ops.linear_token_logprobs(hidden, weight, target, bias, ignore_index=ignore_index, softcap=softcap)
     scaling = {"token_weight": logprobs.logprobs.exp()}

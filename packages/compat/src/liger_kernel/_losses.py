@@ -36,13 +36,20 @@ def packed(four: f.Result4, *asked: bool | None) -> Tensor | CrossEntropyOutput:
 
 
 class _Loss(nn.Module):
-    """A loss whose options are what its constructor was given."""
+    """A loss whose options are what its constructor was given: attributes, which may be set later too."""
 
     asks = ("return_z_loss", "return_token_accuracy", "return_predicted_tokens")
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.options = options
+        self._names = tuple(options)
+        for name, value in options.items():
+            setattr(self, name, value)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Name -> value now."""
+        return {name: getattr(self, name) for name in self._names}
 
     def extra_repr(self) -> str:
         """Shown by ``print(module)``."""
@@ -143,13 +150,15 @@ class LigerVocabParallelCrossEntropy(_Loss):
         super().__init__(
             ignore_index=ignore_index,
             label_smoothing=label_smoothing,
+            reduction=reduction,
             label_smoothing_formula=label_smoothing_formula,
             label_smoothing_mode=label_smoothing_mode,
         )
 
     def forward(self, vocab_parallel_logits: Tensor, target: Tensor, tp_group: Any = None) -> Tensor:
         """Logits (..., V of this rank), labels (...,) as global ids."""
-        return f.vocab_parallel_cross_entropy(vocab_parallel_logits, target, tp_group, **self.options)
+        options = {name: value for name, value in self.options.items() if name != "reduction"}
+        return f.vocab_parallel_cross_entropy(vocab_parallel_logits, target, tp_group, **options)
 
 
 class LigerJSD(_Loss):

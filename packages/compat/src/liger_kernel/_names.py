@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
 
-from liger_kernel._types import FUNCTIONS
+from liger_kernel._types import FUNCTIONS, PREFIX
 
 ROOT = "liger_kernel"
 DOCS = "docs/migrate-from-liger-kernel.md, What has no kernel yet"
@@ -56,7 +56,6 @@ HOMES: dict[str, str] = {
 One that means different things in two modules is there with the module before it.
 """
 
-PREFIX = "apply_liger_kernel_to_"
 APPLY = " ".join(PREFIX + name for name in FUNCTIONS)
 VIEWS: dict[str, str] = {
     "chunked_loss": "LigerFusedLinearCosineSimilarityLoss LigerFusedLinearCPOLoss LigerFusedLinearDPOLoss "
@@ -208,6 +207,10 @@ class Missing:
         raise NotImplementedError(f"{cls.__module__}.{cls.__name__} has no kernel in Liger yet: see {DOCS}")
 
 
+APPLIES = (f"{ROOT}.transformers", f"{ROOT}.transformers.monkey_patch")
+"""The views that also have an apply function for each model type that only our registry declares."""
+
+
 class View(ModuleType):
     """A public module: its names are looked up, and imported, when they are first used."""
 
@@ -219,7 +222,7 @@ class View(ModuleType):
             self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name not in self.__all__ and not name.startswith((PREFIX, "_apply")):
+        if name not in self.__all__ and not (name.startswith(PREFIX) and self.__name__ in APPLIES):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         value = find(name, self.__name__)
         setattr(self, name, value)
