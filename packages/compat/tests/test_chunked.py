@@ -183,8 +183,9 @@ def test_distillation_by_position():
 def test_what_is_wrong_raises_and_what_does_nothing_is_said(monkeypatch):
     hidden, head, _ = (t.detach() for t in leaves())
     _said._said.clear()
-    with pytest.warns(_said.CompatWarning, match="chunk_size=4 does nothing"):
+    with pytest.warns(_said.CompatWarning, match="chunk_size=4 does nothing") as said:
         chunked_loss.LigerFusedLinearORPOLoss(chunk_size=4)(head, hidden, TARGET)
+    assert said[0].filename == __file__
     with pytest.raises(ValueError, match="the batch is 3"):
         chunked_loss.LigerFusedLinearORPOLoss()(head, hidden[:3], TARGET[:3])
     with pytest.raises(ValueError, match="use_ref_model is True"):

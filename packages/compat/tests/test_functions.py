@@ -336,6 +336,16 @@ def test_an_offset_is_added_to_a_narrow_weight_in_fp32(shape, mode):
         assert torch.equal(found, plain * (1 + scale) + shift)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+def test_a_frozen_hidden_state_and_narrow_labels_count(dtype):
+    head, bias = (rand(*shape).requires_grad_() for shape in ((V, H), (V,)))
+    found = functional.liger_fused_linear_cross_entropy(TEACHER[0], head, LABELS.to(dtype), bias)
+    expected = F.cross_entropy(TEACHER[0] @ head.T + bias, LABELS)
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(*(torch.autograd.grad(loss, (head, bias)) for loss in (found, expected)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_nothing_of_the_callers_is_overwritten():
     logits = rand(N, V).requires_grad_()
     x, w = rand(N, H), rand(H)
@@ -348,12 +358,13 @@ def test_nothing_of_the_callers_is_overwritten():
 def test_arguments_that_do_nothing_are_said_once():
     _said._said.clear()
     x, w = rand(N, H), rand(H)
-    with pytest.warns(_said.CompatWarning, match="row_mode=True does nothing"):
+    with pytest.warns(_said.CompatWarning, match="row_mode=True does nothing") as idle:
         ops.LigerRMSNormFunction.apply(x, w, EPS, 0.0, "llama", True, True)
-    with pytest.warns(_said.CompatWarning, match="position_ids do nothing"):
+    with pytest.warns(_said.CompatWarning, match="position_ids do nothing") as once:
         _functions.rope(rand(1, 1, 6, 16), rand(1, 1, 6, 16), COS, SIN, torch.arange(6))
     with pytest.warns(_said.CompatWarning, match="size_average=False does nothing"):
         functional.liger_cross_entropy(rand(N, V), LABELS, size_average=False)
+    assert {warning.filename for warning in (*idle, *once)} == {__file__}
 
 
 @pytest.mark.parametrize(

@@ -235,10 +235,3 @@ LigerFusedLinearSimPOFunction = applied("LigerFusedLinearSimPOFunction", simpo)
 LigerFusedLinearDPOFunction = applied("LigerFusedLinearDPOFunction", dpo)
 LigerFusedLinearKTOFunction = applied("LigerFusedLinearKTOFunction", kto)
 JSDFunction = applied("LigerFusedLinearJSDFunction", jsd)
-liger_fused_linear_orpo, liger_fused_linear_cpo, liger_fused_linear_simpo, liger_fused_linear_dpo = (
-    orpo,
-    cpo,
-    simpo,
-    dpo,
-)
-liger_fused_linear_kto = kto

@@ -1,4 +1,8 @@
-"""``liger_kernel.transformers.functional`` and the rotary embeddings beside it."""
+"""``liger_kernel.transformers.functional`` and the rotary embeddings beside it.
+
+Here are those that differ from the functions of ``_functions`` and ``_loss_functions`` in name, order or default of an
+argument; for the others ``_names.HOMES`` has those functions themselves.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +18,6 @@ from liger_kernel import _said
 from liger_kernel._losses import CrossEntropyOutput, packed
 
 OLD = "torch has replaced it by reduction"
-
-liger_dyt = f.dyt
-liger_fused_linear_jsd = losses.linear_jsd
-liger_geglu = f.gelu_mul
-liger_group_norm = f.group_norm
-liger_layer_norm = f.layer_norm
-liger_poly_norm = f.poly_norm
-liger_qwen2vl_mrope = liger_multimodal_rotary_pos_emb = f.qwen2vl_mrope
-liger_relu_squared = f.relu_squared
-liger_rms_norm = f.rms_norm
-liger_rope = liger_rotary_pos_emb = f.rope
-liger_softmax = f.softmax
-liger_sparsemax = f.sparsemax
-liger_swiglu = f.silu_mul
 
 
 def liger_fused_add_rms_norm(

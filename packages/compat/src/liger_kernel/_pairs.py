@@ -1,7 +1,8 @@
-"""Losses of pairs of answers, the formulas; ``_chunked`` has the peer's names and arguments.
+"""Losses of answers, the formulas; ``_chunked`` has the peer's names and arguments.
 
-The first half of a batch is chosen and the second rejected. Each answer's log-probability comes from
-``liger.ops.linear_token_logprobs``, without the full logits; their means come from those of hidden states and head.
+For those of pairs the first half of a batch is chosen and the second rejected; KTO takes answers that are not paired.
+Each answer's log-probability comes from ``liger.ops.linear_token_logprobs``, without the full logits; means and sums of
+logits come from those of hidden states and head.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from liger import ops
 
 
 class Pairs(NamedTuple):
-    """What a loss is computed from: sums or means over tokens (B,), the reference's, and a mean over chosen tokens."""
+    """What a loss of pairs is computed from, and what is logged beside it.
+
+    Attributes:
+        chosen, rejected: log-probability of each answer (B,), its tokens' sum or mean.
+        ref_chosen, ref_rejected: the reference's (B,), or 0.0 without one.
+        nll: mean over the tokens of the chosen answers, scalar; 0 where not asked for.
+        logits: means of all logits of the chosen and of the rejected answers, two scalars without a gradient.
+    """
 
     chosen: Tensor
     rejected: Tensor
