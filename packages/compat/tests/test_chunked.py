@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from liger.testing.models import RELATIVE
-from liger_kernel import _said, chunked_loss
+from liger_kernel import _pairs, _said, chunked_loss
 from liger_kernel.chunked_loss import functional
 from liger_kernel.transformers import LigerFusedLinearJSD
 
@@ -180,11 +180,12 @@ def test_distillation_by_position():
         same(function(*args, 0.3, 0.5, 0.2, -100, 1.0, True, 1024, False), expected)
 
 
-def test_what_is_wrong_raises_and_what_does_nothing_is_said():
+def test_what_is_wrong_raises_and_what_does_nothing_is_said(monkeypatch):
     hidden, head, _ = (t.detach() for t in leaves())
     _said._said.clear()
-    with pytest.warns(_said.CompatWarning, match="chunk_size=4 does nothing"):
+    with pytest.warns(_said.CompatWarning, match="chunk_size=4 does nothing") as said:
         chunked_loss.LigerFusedLinearORPOLoss(chunk_size=4)(head, hidden, TARGET)
+    assert said[0].filename == __file__
     with pytest.raises(ValueError, match="the batch is 3"):
         chunked_loss.LigerFusedLinearORPOLoss()(head, hidden[:3], TARGET[:3])
     with pytest.raises(ValueError, match="use_ref_model is True"):
@@ -193,6 +194,11 @@ def test_what_is_wrong_raises_and_what_does_nothing_is_said():
         ({"loss_type": "ipo"}, NotImplementedError),
         ({"loss_type": "hinge", "label_smoothing": 0.1}, ValueError),
         ({"loss_type": "exo_pair"}, ValueError),
+        ({"loss_type": "exo_pair", "label_smoothing": 1.0}, ValueError),
+        ({"loss_type": "robust", "label_smoothing": 0.5}, ValueError),
+        ({"loss_type": "discopop", "discopop_tau": 0.0}, ValueError),
+        ({"loss_type": "sppo_hard", "beta": 0.0}, ValueError),
     ):
+        monkeypatch.setattr(_pairs, "pairs", None)  # nothing is computed before
         with pytest.raises(error, match=options["loss_type"]):
             chunked_loss.LigerFusedLinearDPOLoss(**options, use_ref_model=False)(head, hidden, TARGET)

@@ -286,6 +286,66 @@ def test_what_is_asked_for_beside_the_loss():
     assert isinstance(out, functional.CrossEntropyOutput) and torch.equal(out.predicted_tokens, predicted)
 
 
+def test_functionals_take_the_peers_names():
+    a, b = rand(N, H), rand(N, H)
+    assert torch.equal(functional.liger_swiglu(a=a, b=b), ops.LigerSiLUMulFunction.apply(a, b))
+    assert torch.equal(functional.liger_geglu(a=a, b=b), ops.LigerGELUMulFunction.apply(a, b))
+    assert torch.equal(functional.liger_relu_squared(x=a), F.relu(a).square())
+    with pytest.raises(TypeError, match="kernel"):  # an option of our op, which the peer does not have
+        functional.liger_relu_squared(a, kernel="torch")
+    q, p = lp(rand(N, V)), lp(rand(N, V))
+    found = functional.liger_jsd(input=q, target=p, shift_labels=LABELS, beta=0.3, ignore_index=-100)
+    assert torch.equal(found, ops.LigerJSDFunction.apply(q, p, LABELS, 0.3, -100))
+
+
+@pytest.mark.parametrize(("dtype", "rows", "columns"), [(torch.float16, 600, 300), (torch.bfloat16, 257, 8)])
+def test_tvd_counts_more_than_a_16_bit_dtype_can(dtype, rows, columns):
+    p, q = (rand(rows, columns).softmax(-1).to(dtype) for _ in range(2))
+    labels = torch.zeros(rows, dtype=torch.int64)
+    labels[0] = -100
+    for shift_labels, first in ((None, 0), (labels, 1)):
+        total = 0.5 * (p[first:].float() - q[first:].float()).abs().sum()
+        for reduction, divisor in (("batchmean", rows - first), ("mean", (rows - first) * columns)):
+            found = _loss_functions.tvd(p, q, shift_labels, reduction)
+            torch.testing.assert_close(found, total / divisor)
+
+
+def test_token_scaling_counts_weights_in_fp32():
+    hidden, head, labels = rand(600, H), rand(V, H), torch.zeros(600, dtype=torch.int64)
+    options = {"reduction": "mean", "use_token_scaling": True}
+    narrow, wide = (
+        _loss_functions.linear_cross_entropy(hidden, head, labels, ce_weight=torch.full((V,), 300.0).to(t), **options)
+        for t in (torch.float16, torch.float32)  # 600 * 300 is beyond fp16
+    )
+    torch.testing.assert_close(narrow[0], wide[0])
+
+
+@pytest.mark.parametrize("shape", [(H,), (1, H), (3, H), (N, H)])
+@pytest.mark.parametrize("mode", ["llama", "gemma"])
+def test_an_offset_is_added_to_a_narrow_weight_in_fp32(shape, mode):
+    x, w = rand(3, 4, H).bfloat16(), (3e-3 * rand(H)).bfloat16()
+    scale, shift = rand(*shape).bfloat16(), rand(*shape).bfloat16()
+    zero = torch.zeros_like(scale)
+    plain = _functions.rms_norm(x, w, EPS, 1.0, mode)
+    assert torch.equal(_functions.modulated_rms_norm(x, w, zero, zero, EPS, 1.0, mode), plain)
+    found = _functions.modulated_rms_norm(x, w, scale, shift, EPS, 1.0, mode)
+    expected = modulated(*(t.double() for t in (x, w, scale, shift)), 1.0)
+    torch.testing.assert_close(found.double(), expected, rtol=2**-6, atol=2**-6)
+    if mode == "llama":  # rounds after each step, as the norm beside it
+        scale, shift = (t.view(x.shape if shape == (N, H) else (-1, 1, H)) for t in (scale, shift))
+        assert torch.equal(found, plain * (1 + scale) + shift)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+def test_a_frozen_hidden_state_and_narrow_labels_count(dtype):
+    head, bias = (rand(*shape).requires_grad_() for shape in ((V, H), (V,)))
+    found = functional.liger_fused_linear_cross_entropy(TEACHER[0], head, LABELS.to(dtype), bias)
+    expected = F.cross_entropy(TEACHER[0] @ head.T + bias, LABELS)
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(*(torch.autograd.grad(loss, (head, bias)) for loss in (found, expected)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_nothing_of_the_callers_is_overwritten():
     logits = rand(N, V).requires_grad_()
     x, w = rand(N, H), rand(H)
@@ -298,12 +358,13 @@ def test_nothing_of_the_callers_is_overwritten():
 def test_arguments_that_do_nothing_are_said_once():
     _said._said.clear()
     x, w = rand(N, H), rand(H)
-    with pytest.warns(_said.CompatWarning, match="row_mode=True does nothing"):
+    with pytest.warns(_said.CompatWarning, match="row_mode=True does nothing") as idle:
         ops.LigerRMSNormFunction.apply(x, w, EPS, 0.0, "llama", True, True)
-    with pytest.warns(_said.CompatWarning, match="position_ids do nothing"):
+    with pytest.warns(_said.CompatWarning, match="position_ids do nothing") as once:
         _functions.rope(rand(1, 1, 6, 16), rand(1, 1, 6, 16), COS, SIN, torch.arange(6))
     with pytest.warns(_said.CompatWarning, match="size_average=False does nothing"):
         functional.liger_cross_entropy(rand(N, V), LABELS, size_average=False)
+    assert {warning.filename for warning in (*idle, *once)} == {__file__}
 
 
 @pytest.mark.parametrize(
@@ -313,6 +374,11 @@ def test_arguments_that_do_nothing_are_said_once():
             lambda: _functions.modulated_rms_norm(rand(2, H), rand(H), rand(H), None, EPS, 0.0, "none"),
             NotImplementedError,
             "'none'",
+        ),
+        (
+            lambda: _functions.modulated_rms_norm(rand(2, H), None, rand(H), None, EPS, 1.0),
+            ValueError,
+            "offset is 1.0, but W",
         ),
         (lambda: _functions.group_norm(rand(2, 8, 3), None, None, 6, 2, EPS), ValueError, "num_channels is 6"),
         (

@@ -1,5 +1,7 @@
 """Modules: the peer's constructors and parameter names, so that code and checkpoints of it work."""
 
+import inspect
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +14,10 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 from transformers.models.phi3.modeling_phi3 import Phi3MLP
 
 from liger.testing.models import RELATIVE
+from liger_kernel import _chunked_modules, _losses, _said
 from liger_kernel import transformers as lk
 from liger_kernel.transformers import geglu, group_norm, rms_norm, swiglu
+from liger_kernel.transformers.model import loss_utils
 from liger_kernel.transformers.model.loss_utils import LigerForCausalLMLoss, unpack_cross_entropy_result
 
 H = 32
@@ -31,7 +35,7 @@ PAIRS = {
     "falcon": (lk.LigerFalconH1SwiGLUMLP(FALCON), FalconH1MLP(FALCON)),
     "falcon mlp": (lk.LigerFalconH1MLP(FALCON), FalconH1MLP(FALCON)),
     "geglu": (lk.LigerGEGLUMLP(GemmaConfig(**SMALL)), GemmaMLP(GemmaConfig(**SMALL))),
-    "layer norm": (lk.LigerLayerNorm(H, bias=True), torch.nn.LayerNorm(H, eps=1e-6)),
+    "layer norm": (lk.LigerLayerNorm(H), torch.nn.LayerNorm(H, eps=1e-6)),
     "relu": (lk.LigerReLUSquared(), lambda x: F.relu(x).square()),
     "softmax": (lk.LigerSoftmax(), torch.nn.Softmax(-1)),
 }
@@ -88,6 +92,47 @@ def test_an_activation_that_is_not_silu_raises():
         lk.LigerRMSNorm(H, init_fn="twos")
 
 
+def test_arguments_of_modules_that_do_nothing_are_said_once():
+    _said._said.clear()
+    for make, name in (
+        (lambda given: lk.LigerLayerNorm(H, bias=given), "LigerLayerNorm: bias"),
+        (lambda given: group_norm.LigerGroupNorm(8, 4, bias=given), "LigerGroupNorm: bias"),
+        (
+            lambda given: swiglu.LigerHunyuanV1SwiGLUMLP(LlamaConfig(**SMALL), is_shared_mlp=given),
+            "LigerHunyuanV1SwiGLUMLP: is_shared_mlp",
+        ),
+    ):
+        with pytest.warns(_said.CompatWarning, match=f"{name}=True does nothing"):
+            make(True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            make(True)
+            make(False)
+
+
+LOSSES = [
+    cls
+    for module in (_losses, _chunked_modules)
+    for cls in vars(module).values()
+    if cls in _losses._Loss.__subclasses__()
+]
+
+
+@pytest.mark.parametrize("cls", LOSSES)
+def test_options_of_a_loss_are_its_attributes(cls):
+    loss = cls()
+    for name, parameter in inspect.signature(cls).parameters.items():
+        assert getattr(loss, name) == parameter.default
+        assert f"{name}={parameter.default!r}" in repr(loss)
+
+
+def test_an_option_of_a_loss_can_be_changed():
+    loss, logits = lk.LigerCrossEntropyLoss(weight=torch.rand(11)), torch.randn(6, 11)
+    labels = torch.tensor([1, 2, 0, 4, 5, 0])
+    loss.ignore_index = 0
+    torch.testing.assert_close(loss(logits, labels), F.cross_entropy(logits, labels, loss.weight, ignore_index=0))
+
+
 def test_losses_as_modules():
     logits, hidden, head = torch.randn(6, 11), torch.randn(6, H), torch.randn(11, H)
     labels = torch.tensor([1, 2, -100, 4, 5, 0])
@@ -122,3 +167,26 @@ def test_the_loss_of_a_causal_lm_shifts_once_and_divides(items):
     assert out.loss > loss and 0 <= out.token_accuracy <= 1
     assert unpack_cross_entropy_result(out) == (out.loss, None, out.token_accuracy, None)
     assert unpack_cross_entropy_result(loss) == (loss, None, None, None)
+
+
+@pytest.mark.parametrize("items", [7, torch.tensor(7)])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_number_of_items_divides_the_z_loss_too(items, scaled):
+    hidden, head, labels = torch.randn(5, H), torch.randn(11, H), torch.tensor([1, 2, -100, 4, 5])
+    out = loss_utils.fixed_fused_linear_cross_entropy(
+        hidden, head, labels, items, lse_square_scale=0.1, return_z_loss=True, use_token_scaling=scaled
+    )
+    logits = (hidden @ head.T)[labels != -100]
+    kept = labels[labels != -100]
+    share = logits.softmax(-1).gather(1, kept[:, None])[:, 0] if scaled else 1.0
+    z_loss = (0.1 * share * logits.logsumexp(-1).square()).sum() / 7
+    torch.testing.assert_close(out.z_loss, z_loss)
+    torch.testing.assert_close(out.loss, (share * F.cross_entropy(logits, kept, reduction="none")).sum() / 7 + z_loss)
+
+
+def test_what_the_loss_of_a_causal_lm_cannot_take():
+    hidden, head, labels = torch.randn(2, 5, H), torch.randn(11, H), torch.zeros(2, 5, dtype=torch.int64)
+    with pytest.raises(ValueError, match="expected labels or shift_labels"):
+        LigerForCausalLMLoss(hidden, head, None, H)
+    with pytest.raises(TypeError, match="reduction='none' was given, but it follows from num_items_in_batch"):
+        LigerForCausalLMLoss(hidden, head, labels, H, reduction="none")

@@ -80,6 +80,16 @@ def test_an_unknown_model_type_has_no_function():
     assert callable(transformers.apply_liger_kernel_to_cohere)  # ours alone
 
 
+@pytest.mark.parametrize("path", VIEWS)
+def test_a_view_has_its_own_names_and_no_other(path):
+    module = importlib.import_module(f"liger_kernel.{path}")
+    for name in ("_apply", "_apply_nonsense", "apply_liger_kernel_to_gpt1", "__wrapped__"):
+        assert not hasattr(module, name)
+    applies = path in ("transformers", "transformers.monkey_patch")
+    assert hasattr(module, "apply_liger_kernel_to_cohere") == applies  # ours alone
+    assert hasattr(module, "_apply_liger_kernel_to_instance") == applies
+
+
 def test_each_flag_and_each_row_of_the_tables_is_used():
     words = {word.lstrip("-") for row in FUNCTIONS.values() for word in row.split()} - {"model", "*"}
     assert words == set(FLAGS)

@@ -14,12 +14,11 @@ from liger import Report, Row
 from liger.registry import registry
 from liger_kernel import _said
 from liger_kernel._loading import patch_when_loaded
-from liger_kernel._types import FLAGS, FUNCTIONS, OTHERS, TEXT_TYPES
+from liger_kernel._types import FLAGS, FUNCTIONS, OTHERS, PREFIX, TEXT_TYPES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PREFIX = "apply_liger_kernel_to_"
 _last: list[Report] = []
 
 

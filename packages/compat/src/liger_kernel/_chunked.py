@@ -135,9 +135,11 @@ def dpo(
     """DPO and its kin; shapes as of ``orpo``, the reference's hidden states and head beside them.
 
     Raises:
-        ValueError: ``use_ref_model`` without a reference.
+        NotImplementedError: an unknown ``loss_type``.
+        ValueError: ``use_ref_model`` without a reference, or a number that ``loss_type`` cannot take.
     """
     _idle("DPO", compiled, chunk_size)
+    _pairs.check_dpo(beta, loss_type, label_smoothing, discopop_tau)
     ref = (*_reference("DPO", ref_input, ref_weight), ref_bias) if use_ref_model else None
     p = _pairs.pairs(
         _input,
@@ -233,10 +235,3 @@ LigerFusedLinearSimPOFunction = applied("LigerFusedLinearSimPOFunction", simpo)
 LigerFusedLinearDPOFunction = applied("LigerFusedLinearDPOFunction", dpo)
 LigerFusedLinearKTOFunction = applied("LigerFusedLinearKTOFunction", kto)
 JSDFunction = applied("LigerFusedLinearJSDFunction", jsd)
-liger_fused_linear_orpo, liger_fused_linear_cpo, liger_fused_linear_simpo, liger_fused_linear_dpo = (
-    orpo,
-    cpo,
-    simpo,
-    dpo,
-)
-liger_fused_linear_kto = kto

@@ -1,4 +1,8 @@
-"""``liger_kernel.transformers.functional`` and the rotary embeddings beside it."""
+"""``liger_kernel.transformers.functional`` and the rotary embeddings beside it.
+
+Here are those that differ from the functions of ``_functions`` and ``_loss_functions`` in name, order or default of an
+argument; for the others ``_names.HOMES`` has those functions themselves.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +15,9 @@ from liger import ops
 from liger_kernel import _functions as f
 from liger_kernel import _loss_functions as losses
 from liger_kernel import _said
-from liger_kernel._losses import CrossEntropyOutput
+from liger_kernel._losses import CrossEntropyOutput, packed
 
 OLD = "torch has replaced it by reduction"
-
-liger_dyt = f.dyt
-liger_fused_linear_jsd = losses.linear_jsd
-liger_geglu = f.gelu_mul
-liger_group_norm = f.group_norm
-liger_jsd = losses.jsd
-liger_layer_norm = f.layer_norm
-liger_poly_norm = f.poly_norm
-liger_qwen2vl_mrope = liger_multimodal_rotary_pos_emb = f.qwen2vl_mrope
-liger_relu_squared = ops.relu_squared
-liger_rms_norm = f.rms_norm
-liger_rope = liger_rotary_pos_emb = f.rope
-liger_softmax = f.softmax
-liger_sparsemax = f.sparsemax
-liger_swiglu = ops.silu_mul
 
 
 def liger_fused_add_rms_norm(
@@ -79,7 +68,7 @@ def liger_cross_entropy(
     four = losses.cross_entropy(
         input, target, weight, ignore_index, lse_square_scale, label_smoothing, reduction, softcap, *asked
     )
-    return CrossEntropyOutput(*four) if any(asked) else four[0]
+    return packed(four, *asked)
 
 
 def liger_fused_linear_cross_entropy(
@@ -120,8 +109,18 @@ def liger_fused_linear_cross_entropy(
         return_token_accuracy,
         return_predicted_tokens,
     )
-    more = return_z_loss or return_token_accuracy or return_predicted_tokens
-    return CrossEntropyOutput(*four) if more else four[0]
+    return packed(four, return_z_loss, return_token_accuracy, return_predicted_tokens)
+
+
+def liger_jsd(
+    input: Tensor,  # noqa: A002  (the peer's name)
+    target: Tensor,
+    shift_labels: Tensor | None = None,
+    beta: float = 0.5,
+    ignore_index: int = -100,
+) -> Tensor:
+    """Mean over rows of the divergence of log-probabilities (rows, V): student, teacher."""
+    return losses.jsd(input, target, shift_labels, beta, ignore_index)
 
 
 def liger_kl_div(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from liger import ops
+from liger.numerics import acc
 from liger_kernel import _said
 
 OURS = "nothing of the caller's is overwritten, and launch settings are Liger's"
@@ -67,17 +68,27 @@ def modulated_rms_norm(
     casting_mode: str = "llama",
     in_place: bool = True,
 ) -> Tensor:
-    """RMSNorm of X (..., H) times ``1 + scale`` plus ``shift``, each (H,), (1, H), (B, H) or (rows, H)."""
+    """RMSNorm of X (..., H) times ``1 + scale`` plus ``shift``, each (H,), (1, H), (B, H) or (rows, H).
+
+    Raises:
+        NotImplementedError: ``casting_mode`` is neither "llama" nor "gemma".
+        ValueError: an offset without a weight.
+    """
     cast = {"llama": "llama", "gemma": "fp32-weight"}.get(casting_mode)
     if cast is None:
         raise NotImplementedError(f"modulated_rms_norm: casting_mode is {casting_mode!r}, Liger has llama and gemma")
-    weight = W if W is None or not offset else W + offset
+    if W is None and offset:
+        raise ValueError(f"modulated_rms_norm: offset is {offset}, but W, to which it is added, is None")
     shift = torch.zeros_like(scale) if shift is None else shift
     scale, shift = (t.reshape(t.shape[-1]) if t.numel() == t.shape[-1] else t for t in (scale, shift))
     rows = X.numel() // X.shape[-1]
     x = X.reshape(-1, X.shape[-1]) if scale.dim() == 2 and scale.shape[0] == rows else X
     if scale.dim() == 1:
         scale, shift, x = scale[None], shift[None], X.reshape(1, -1, X.shape[-1])
+    if offset and cast == "llama":  # the sum of weight and offset is fp32, the product with it is rounded
+        scale, shift = (t.reshape(t.shape[0], *(1,) * (x.dim() - 2), t.shape[1]) for t in (scale, shift))
+        return (rms_norm(x, W, eps, offset, "llama") * (1 + scale) + shift).view(X.shape)
+    weight = acc(W) + offset if W is not None and offset else W
     return ops.modulated_rms_norm(x, scale, shift, weight, eps=eps, cast=cast).view(X.shape)  # type: ignore[no-any-return]
 
 
@@ -166,6 +177,11 @@ def gelu_mul(a: Tensor, b: Tensor) -> Tensor:
     return ops.gelu_mul(a, b, approximate="tanh")  # type: ignore[no-any-return]
 
 
+def relu_squared(x: Tensor) -> Tensor:
+    """``relu(x) ** 2``, (...)."""
+    return ops.relu_squared(x)  # type: ignore[no-any-return]
+
+
 def mlp(
     input: Tensor,  # noqa: A002  (the peer's name)
     gate_weight: Tensor,
@@ -202,7 +218,7 @@ LigerLlama4RopeFunction = applied("LigerLlama4RopeFunction", llama4_rope)
 LigerSiLUMulFunction = applied("LigerSiLUMulFunction", silu_mul)
 LigerFusedGateUpSiLUMulFunction = applied("LigerFusedGateUpSiLUMulFunction", silu_mul_packed)
 LigerGELUMulFunction = applied("LigerGELUMulFunction", gelu_mul)
-LigerReLUSquaredFunction = applied("LigerReLUSquaredFunction", ops.relu_squared)
+LigerReLUSquaredFunction = applied("LigerReLUSquaredFunction", relu_squared)
 LigerMLPFunction = applied("LigerMLPFunction", mlp)
 LigerSoftmaxFunction = applied("LigerSoftmaxFunction", softmax)
 LigerSparsemaxFunction = applied("LigerSparsemaxFunction", sparsemax)

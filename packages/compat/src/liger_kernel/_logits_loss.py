@@ -51,7 +51,7 @@ def causal_lm_loss(original: Any, op: Callable[..., Tensor]) -> Namespace:
     return {"loss_function": property(loss_function, original.loss_function.fset)}
 
 
-def add_loss(report: Report, target: Any) -> Report:
+def add_loss(report: Report, target: Any) -> None:
     """Patch the loss of a model, or of the one inside wrappers; the report gets a row, and undoes it too."""
     model = unwrap(target)
     reason = _why_not(model)
@@ -59,7 +59,7 @@ def add_loss(report: Report, target: Any) -> Report:
     row = Row(path="", cls=type(model).__name__, fit=FIT, op=SPEC.op, status="applied", owner=owner)
     if reason is not None:
         report.rows.append(replace(row, status="skipped", reason=reason))
-        return report
+        return
     undo, before = undo_later(model, apply(model, [Action("", model, SPEC, {})])), report._revert
 
     def revert() -> None:
@@ -70,7 +70,6 @@ def add_loss(report: Report, target: Any) -> Report:
     report.rows.append(row)
     report._revert = revert
     log(type(model), f"applied {SPEC.op}")
-    return report
 
 
 def _why_not(model: Any) -> str | None:

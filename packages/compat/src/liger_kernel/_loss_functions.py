@@ -61,14 +61,17 @@ def linear_cross_entropy(
     use_token_scaling: bool = False,
     return_token_accuracy: bool = False,
     return_predicted_tokens: bool = False,
+    *,
+    num_items: Tensor | float | None = None,
 ) -> Result4:
     """Cross-entropy of ``_input @ weight.T + bias`` without the full logits; results as of ``cross_entropy``.
 
     ``use_token_scaling`` multiplies each row's loss by the probability of its label, which has no gradient.
+    ``num_items`` divides the sum over rows, of loss and z-loss, in place of what "mean" divides by.
     """
-    options: dict[str, Any] = {"reduction": reduction}
+    options: dict[str, Any] = {"reduction": reduction, "num_items": num_items}
     if use_token_scaling:
-        options = _token_scaling(_input, weight, target, bias, ce_weight, ignore_index, reduction, softcap)
+        options |= _token_scaling(_input, weight, target, bias, ce_weight, ignore_index, options, softcap)
     found = ops.linear_cross_entropy(
         _input,
         weight,
@@ -93,18 +96,18 @@ def _token_scaling(
     bias: Tensor | None,
     ce_weight: Tensor | None,
     ignore_index: int,
-    reduction: str,
+    options: dict[str, Any],
     softcap: float | None,
 ) -> dict[str, Any]:
-    """Options for which a row counts by its label's probability, while "mean" still divides by the unscaled weights."""
+    """Changed options: a row counts by its label's probability, and "mean" still divides by the unscaled weights."""
     with torch.no_grad():
         logprobs = ops.linear_token_logprobs(hidden, weight, target, bias, ignore_index=ignore_index, softcap=softcap)
-    options = {"token_weight": logprobs.logprobs.exp(), "reduction": reduction}
-    if reduction != "mean":
-        return options
+    scaling = {"token_weight": logprobs.logprobs.exp()}
+    if options["reduction"] != "mean" or options["num_items"] is not None:
+        return scaling
     kept = target != ignore_index
-    weights = kept if ce_weight is None else ce_weight[target.clamp(min=0)] * kept
-    return {**options, "reduction": "sum", "num_items": weights.sum()}
+    weights = kept if ce_weight is None else acc(ce_weight)[target.clamp(min=0)] * kept
+    return {**scaling, "reduction": "sum", "num_items": weights.sum()}
 
 
 def _returns(z_loss: bool, accuracy: bool, predictions: bool) -> tuple[str, ...]:
@@ -225,11 +228,11 @@ def tvd(
     ignore_index: int = -100,
 ) -> Tensor:
     """Half the absolute difference of probabilities (rows, V); ``liger.ops.tvd`` takes logits instead and is fused."""
-    kept = torch.ones_like(p[:, 0]) if shift_labels is None else (shift_labels != ignore_index).to(p.dtype)
+    kept = torch.ones_like(p[:, 0], dtype=torch.bool) if shift_labels is None else shift_labels != ignore_index
     terms = 0.5 * (acc(p) - acc(q)).abs() * kept[:, None]
     if reduction == "none":
         return terms
-    rows = kept.sum()
+    rows = kept.sum()  # int64: a 16-bit dtype of p cannot count
     count = {"sum": torch.ones_like(rows), "batchmean": rows, "mean": rows * p.shape[-1]}
     if reduction not in count:
         raise ValueError(f"tvd: reduction is {reduction!r}, expected none or one of {', '.join(count)}")

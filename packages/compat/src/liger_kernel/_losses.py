@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from liger_hf.accuracy import shifted
 from liger_kernel import _loss_functions as f
 
 
@@ -29,14 +30,26 @@ class CrossEntropyOutput:
     predicted_tokens: Tensor | None = None
 
 
+def packed(four: f.Result4, *asked: bool | None) -> Tensor | CrossEntropyOutput:
+    """The loss alone, unless more was asked for."""
+    return CrossEntropyOutput(*four) if any(asked) else four[0]
+
+
 class _Loss(nn.Module):
-    """A loss whose options are what its constructor was given."""
+    """A loss whose options are what its constructor was given: attributes, which may be set later too."""
 
     asks = ("return_z_loss", "return_token_accuracy", "return_predicted_tokens")
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.options = options
+        self._names = tuple(options)
+        for name, value in options.items():
+            setattr(self, name, value)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Name -> value now."""
+        return {name: getattr(self, name) for name in self._names}
 
     def extra_repr(self) -> str:
         """Shown by ``print(module)``."""
@@ -44,7 +57,7 @@ class _Loss(nn.Module):
 
     def result(self, four: f.Result4) -> Tensor | CrossEntropyOutput:
         """The loss alone, unless more was asked for."""
-        return CrossEntropyOutput(*four) if any(self.options[name] for name in self.asks) else four[0]
+        return packed(four, *(self.options[name] for name in self.asks))
 
 
 class LigerCrossEntropyLoss(_Loss):
@@ -137,13 +150,15 @@ class LigerVocabParallelCrossEntropy(_Loss):
         super().__init__(
             ignore_index=ignore_index,
             label_smoothing=label_smoothing,
+            reduction=reduction,
             label_smoothing_formula=label_smoothing_formula,
             label_smoothing_mode=label_smoothing_mode,
         )
 
     def forward(self, vocab_parallel_logits: Tensor, target: Tensor, tp_group: Any = None) -> Tensor:
         """Logits (..., V of this rank), labels (...,) as global ids."""
-        return f.vocab_parallel_cross_entropy(vocab_parallel_logits, target, tp_group, **self.options)
+        options = {name: value for name, value in self.options.items() if name != "reduction"}
+        return f.vocab_parallel_cross_entropy(vocab_parallel_logits, target, tp_group, **options)
 
 
 class LigerJSD(_Loss):
@@ -224,25 +239,29 @@ def fixed_fused_linear_cross_entropy(
     """Loss of hidden states (rows, H); with ``num_items_in_batch`` the sum over rows divided by it.
 
     Of ``kwargs`` those count that ``LigerFusedLinearCrossEntropyFunction`` has; the others are a model's.
+
+    Raises:
+        TypeError: a ``reduction``, which follows from ``num_items_in_batch``.
     """
-    options = {name: value for name, value in kwargs.items() if name in _HEAD_OPTIONS and name != "reduction"}
+    if "reduction" in kwargs:
+        raise TypeError(
+            f"fixed_fused_linear_cross_entropy: reduction={kwargs['reduction']!r} was given, but it follows from "
+            "num_items_in_batch; use liger_fused_linear_cross_entropy for another one"
+        )
+    options = {name: value for name, value in kwargs.items() if name in _HEAD_OPTIONS}
     four = f.linear_cross_entropy(
         hidden_states,
         lm_head_weight,
         target,
         ignore_index=ignore_index,
         softcap=final_logit_softcapping,
-        reduction="mean" if num_items_in_batch is None else "sum",
         accum_dtype=accum_dtype,
         return_token_accuracy=return_token_accuracy,
         return_predicted_tokens=return_predicted_tokens,
+        num_items=num_items_in_batch,
         **options,
     )
-    if num_items_in_batch is not None:
-        by = num_items_in_batch.to(four[0].device) if isinstance(num_items_in_batch, Tensor) else num_items_in_batch
-        four = (four[0] / by, *four[1:])
-    more = return_token_accuracy or return_predicted_tokens or bool(options.get("return_z_loss"))
-    return CrossEntropyOutput(*four) if more else four[0]
+    return packed(four, return_token_accuracy, return_predicted_tokens, options.get("return_z_loss"))
 
 
 def LigerForCausalLMLoss(  # noqa: N802  (the peer's name)
@@ -258,14 +277,18 @@ def LigerForCausalLMLoss(  # noqa: N802  (the peer's name)
     return_predicted_tokens: bool = False,
     **kwargs: Any,
 ) -> Tensor | CrossEntropyOutput:
-    """Loss of hidden states (B, T, H) and labels (B, T), which are shifted here unless ``shift_labels`` are given."""
-    if shift_labels is None:
-        assert labels is not None, "LigerForCausalLMLoss: neither labels nor shift_labels were given"
-        shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    """Loss of hidden states (B, T, H) and labels (B, T), which are shifted here unless ``shift_labels`` are given.
+
+    Raises:
+        ValueError: neither labels nor ``shift_labels`` are given.
+        TypeError: as ``fixed_fused_linear_cross_entropy``.
+    """
+    if labels is None and shift_labels is None:
+        raise ValueError("LigerForCausalLMLoss: expected labels or shift_labels, both are None")
     return fixed_fused_linear_cross_entropy(
         hidden_states.reshape(-1, hidden_size),
         lm_head_weight,
-        shift_labels.reshape(-1).to(hidden_states.device),
+        shifted(labels, shift_labels, ignore_index).reshape(-1).to(hidden_states.device),
         num_items_in_batch,
         ignore_index,
         final_logit_softcapping,

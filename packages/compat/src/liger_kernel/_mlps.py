@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from liger_kernel import _functions as f
+from liger_kernel import _said
 
 SILU = ("silu", "swish")
 
@@ -58,10 +59,11 @@ class LigerMLP(LigerSwiGLUMLP):
 
 
 class LigerHunyuanV1SwiGLUMLP(LigerSwiGLUMLP):
-    """That of hunyuan, which also knows the number of its layer."""
+    """That of hunyuan, which also knows the number of its layer; ``is_shared_mlp`` does nothing."""
 
     def __init__(self, config: Any, layer_idx: int | None = None, is_shared_mlp: bool = False) -> None:
         super().__init__(config)
+        _said.idle(type(self).__name__, "a shared MLP is as wide as any", is_shared_mlp=(is_shared_mlp, False))
         self.layer_idx = layer_idx
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from liger_kernel import _functions as f
 from liger_kernel import _said
 
+BIAS = "there is always a bias, and it starts at 0"
 START = {"ones": torch.ones, "zeros": torch.zeros}
 
 
@@ -166,10 +167,18 @@ class LigerModulatedRMSNorm(LigerRMSNorm):
 
 # -- Other norms -------------------------------------------------------------------------------------------------------
 class LigerLayerNorm(nn.Module):
-    """LayerNorm with a bias that is always there and starts at 0; the peer's starts at random for ``bias=True``."""
+    """LayerNorm with a bias that is always there and starts at 0; the peer's starts at random for ``bias=True``.
+
+    Args:
+        hidden_size: H.
+        eps: added to the variance.
+        bias: does nothing.
+        init_fn: where the weight starts, "ones" or "zeros".
+    """
 
     def __init__(self, hidden_size: int, eps: float = 1e-6, bias: bool = False, init_fn: str = "ones") -> None:
         super().__init__()
+        _said.idle(type(self).__name__, BIAS, bias=(bias, False))
         self.hidden_size, self.variance_epsilon = hidden_size, eps
         self.weight, self.bias = _start(init_fn, hidden_size), _start("zeros", hidden_size)
 
@@ -183,12 +192,21 @@ class LigerLayerNorm(nn.Module):
 
 
 class LigerGroupNorm(nn.Module):
-    """GroupNorm; channels come before groups. The bias starts at 0, also for ``bias=True``."""
+    """GroupNorm; channels come before groups. The bias is always there and starts at 0, also for ``bias=True``.
+
+    Args:
+        num_channels: C.
+        num_groups: number of groups, which divides C.
+        eps: added to the variance.
+        bias: does nothing.
+        init_fn: where the weight starts, "ones" or "zeros".
+    """
 
     def __init__(
         self, num_channels: int, num_groups: int, eps: float = 1e-6, bias: bool = False, init_fn: str = "ones"
     ) -> None:
         super().__init__()
+        _said.idle(type(self).__name__, BIAS, bias=(bias, False))
         self.num_channels, self.num_groups, self.variance_epsilon = num_channels, num_groups, eps
         self.weight, self.bias = _start(init_fn, num_channels), _start("zeros", num_channels)
 
@@ -235,7 +253,7 @@ class LigerReLUSquared(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(...) -> (...)."""
-        return f.LigerReLUSquaredFunction.apply(x)  # type: ignore[no-any-return]
+        return f.relu_squared(x)
 
 
 class LigerSoftmax(nn.Module):

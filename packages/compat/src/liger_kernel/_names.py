@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
 
-from liger_kernel._types import FUNCTIONS
+from liger_kernel._types import FUNCTIONS, PREFIX
 
 ROOT = "liger_kernel"
 DOCS = "docs/migrate-from-liger-kernel.md, What has no kernel yet"
@@ -20,25 +20,26 @@ HOMES: dict[str, str] = {
     "_apply": "_apply_liger_kernel=apply_by_type _apply_liger_kernel_to_instance=apply_to_instance",
     "_auto": "AutoLigerKernelForCausalLM",
     "_chunked": "LigerFusedLinearCPOFunction LigerFusedLinearDPOFunction LigerFusedLinearKTOFunction "
-    "LigerFusedLinearORPOFunction liger_fused_linear_kto "
-    "LigerFusedLinearSimPOFunction liger_fused_linear_cpo liger_fused_linear_dpo liger_fused_linear_orpo "
-    "liger_fused_linear_simpo chunked_loss.jsd_loss.LigerFusedLinearJSDFunction=JSDFunction "
+    "LigerFusedLinearORPOFunction LigerFusedLinearSimPOFunction liger_fused_linear_cpo=cpo liger_fused_linear_dpo=dpo "
+    "liger_fused_linear_kto=kto liger_fused_linear_orpo=orpo liger_fused_linear_simpo=simpo "
+    "chunked_loss.jsd_loss.LigerFusedLinearJSDFunction=JSDFunction "
     "chunked_loss.functional.liger_fused_linear_jsd=jsd",
     "_chunked_modules": "LigerFusedLinearCPOLoss LigerFusedLinearDPOLoss LigerFusedLinearJSDLoss "
     "LigerFusedLinearKTOLoss LigerFusedLinearORPOLoss LigerFusedLinearSimPOLoss",
-    "_functional": "liger_cross_entropy liger_dyt liger_fused_add_rms_norm liger_fused_linear_cross_entropy "
-    "liger_fused_linear_jsd liger_geglu liger_group_norm liger_jsd liger_kl_div liger_layer_norm "
-    "liger_llama4_text_rotary_pos_emb liger_llama4_vision_rotary_pos_emb liger_modulated_rms_norm "
-    "liger_multimodal_rotary_pos_emb liger_poly_norm liger_qwen2vl_mrope liger_relu_squared liger_rms_norm liger_rope "
-    "liger_rotary_pos_emb liger_rotary_pos_emb_gpt_oss liger_rotary_pos_emb_vision "
-    "liger_softmax liger_sparsemax liger_swiglu liger_tvd",
+    "_functional": "liger_cross_entropy liger_fused_add_rms_norm liger_fused_linear_cross_entropy liger_jsd "
+    "liger_kl_div liger_llama4_text_rotary_pos_emb liger_llama4_vision_rotary_pos_emb liger_modulated_rms_norm "
+    "liger_rotary_pos_emb_gpt_oss liger_rotary_pos_emb_vision liger_tvd",
     "_functions": "LigerDyTFunction LigerFusedAddRMSNormFunction LigerFusedGateUpSiLUMulFunction LigerGELUMulFunction "
     "LigerGroupNormFunction LigerLayerNormFunction LigerLlama4RopeFunction LigerMLPFunction "
     "LigerModulatedRMSNormFunction LigerPolyNormFunction LigerQwen2VLMRopeFunction LigerReLUSquaredFunction "
-    "LigerRMSNormFunction LigerRopeFunction LigerSiLUMulFunction LigerSoftmaxFunction LigerSparsemaxFunction",
+    "LigerRMSNormFunction LigerRopeFunction LigerSiLUMulFunction LigerSoftmaxFunction LigerSparsemaxFunction "
+    "liger_dyt=dyt liger_geglu=gelu_mul liger_group_norm=group_norm liger_layer_norm=layer_norm "
+    "liger_multimodal_rotary_pos_emb=qwen2vl_mrope liger_poly_norm=poly_norm liger_qwen2vl_mrope=qwen2vl_mrope "
+    "liger_relu_squared=relu_squared liger_rms_norm=rms_norm liger_rope=rope liger_rotary_pos_emb=rope "
+    "liger_softmax=softmax liger_sparsemax=sparsemax liger_swiglu=silu_mul",
     "_loss_functions": "LigerCrossEntropyFunction LigerFusedLinearCrossEntropyFunction LigerFusedLinearJSDFunction "
     "LigerFusedLinearScaledCrossEntropyFunction LigerJSDFunction LigerKLDivLossFunction LigerTVDLossFunction "
-    "LigerVocabParallelCEFunction",
+    "LigerVocabParallelCEFunction liger_fused_linear_jsd=linear_jsd",
     "_losses": "CrossEntropyOutput LigerCrossEntropyLoss LigerForCausalLMLoss LigerFusedLinearCrossEntropyLoss "
     "LigerFusedLinearJSD LigerJSD LigerKLDIVLoss LigerTVDLoss LigerVocabParallelCrossEntropy "
     "fixed_fused_linear_cross_entropy unpack_cross_entropy_result",
@@ -56,7 +57,6 @@ HOMES: dict[str, str] = {
 One that means different things in two modules is there with the module before it.
 """
 
-PREFIX = "apply_liger_kernel_to_"
 APPLY = " ".join(PREFIX + name for name in FUNCTIONS)
 VIEWS: dict[str, str] = {
     "chunked_loss": "LigerFusedLinearCosineSimilarityLoss LigerFusedLinearCPOLoss LigerFusedLinearDPOLoss "
@@ -143,7 +143,7 @@ VIEWS: dict[str, str] = {
     "transformers.llama4_rope": "liger_llama4_text_rotary_pos_emb liger_llama4_vision_rotary_pos_emb",
     "transformers.mhc": "LigerMHC",
     "transformers.mlp": "LigerFalconH1MLP LigerMLP",
-    "transformers.model": " ",  # no names of its own
+    "transformers.model": "",
     "transformers.model.loss_utils": "LigerForCausalLMLoss fixed_fused_linear_cross_entropy "
     "unpack_cross_entropy_result",
     "transformers.modulated_rms_norm": "LigerModulatedRMSNorm",
@@ -170,7 +170,11 @@ VIEWS: dict[str, str] = {
     "transformers.vocab_parallel_cross_entropy": "LigerVocabParallelCrossEntropy",
     "utils": "infer_device is_npu_available is_peft_available",
 }
-"""Public module below ``liger_kernel`` -> its names. An empty one is a package, and has those of the modules in it."""
+"""Public module below ``liger_kernel`` -> its names."""
+
+EXPORTING = ("ops", "ops.experimental", "transformers", "transformers.experimental", "transformers.trainer")
+"""Packages that have the names of the modules in them."""
+VIEWS |= {path: " ".join(VIEWS[v] for v in VIEWS if v.startswith(f"{path}.")) for path in EXPORTING}
 
 FORWARDS = {
     "lce_forward": "deepseek_v2 deepseek_v3 deepseek_v4 exaone4 falcon_h1 gemma gemma2 glm4 glm4v glm4v_moe gpt_oss "
@@ -181,8 +185,6 @@ FORWARDS = {
     "lce_forward lce_forward_conditional_generation": "qwen3_5_moe",
 }
 """Names -> the modules below ``transformers.model`` that have them. Liger patches no such forward."""
-_PACKAGES = {path: " ".join(VIEWS[v] for v in VIEWS if v.startswith(f"{path}.")) for path in VIEWS if not VIEWS[path]}
-VIEWS |= _PACKAGES
 VIEWS |= {f"transformers.model.{m}": names for names, modules in FORWARDS.items() for m in modules.split()}
 
 WHERE = {
@@ -208,6 +210,10 @@ class Missing:
         raise NotImplementedError(f"{cls.__module__}.{cls.__name__} has no kernel in Liger yet: see {DOCS}")
 
 
+APPLIES = (f"{ROOT}.transformers", f"{ROOT}.transformers.monkey_patch")
+"""The views that also have an apply function for each model type that only our registry declares."""
+
+
 class View(ModuleType):
     """A public module: its names are looked up, and imported, when they are first used."""
 
@@ -219,7 +225,7 @@ class View(ModuleType):
             self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name not in self.__all__ and not name.startswith((PREFIX, "_apply")):
+        if name not in self.__all__ and not (name.startswith(PREFIX) and self.__name__ in APPLIES):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         value = find(name, self.__name__)
         setattr(self, name, value)

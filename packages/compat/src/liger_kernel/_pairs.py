@@ -1,7 +1,8 @@
-"""Losses of pairs of answers, the formulas; ``_chunked`` has the peer's names and arguments.
+"""Losses of answers, the formulas; ``_chunked`` has the peer's names and arguments.
 
-The first half of a batch is chosen and the second rejected. Each answer's log-probability comes from
-``liger.ops.linear_token_logprobs``, without the full logits; their means come from those of hidden states and head.
+For those of pairs the first half of a batch is chosen and the second rejected; KTO takes answers that are not paired.
+Each answer's log-probability comes from ``liger.ops.linear_token_logprobs``, without the full logits; means and sums of
+logits come from those of hidden states and head.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from liger import ops
 
 
 class Pairs(NamedTuple):
-    """What a loss is computed from: sums or means over tokens (B,), the reference's, and a mean over chosen tokens."""
+    """What a loss of pairs is computed from, and what is logged beside it.
+
+    Attributes:
+        chosen, rejected: log-probability of each answer (B,), its tokens' sum or mean.
+        ref_chosen, ref_rejected: the reference's (B,), or 0.0 without one.
+        nll: mean over the tokens of the chosen answers, scalar; 0 where not asked for.
+        logits: means of all logits of the chosen and of the rejected answers, two scalars without a gradient.
+    """
 
     chosen: Tensor
     rejected: Tensor
@@ -114,17 +122,33 @@ def simpo(p: Pairs, beta: float, label_smoothing: float, gamma: float) -> tuple[
 
 
 def dpo(p: Pairs, beta: float, loss_type: str, label_smoothing: float, discopop_tau: float) -> tuple[Tensor, Aux]:
-    """DPO (Rafailov et al. 2023) and its kin."""
+    """DPO (Rafailov et al. 2023) and its kin, of options that ``check_dpo`` has seen."""
     chosen, rejected = p.chosen - p.ref_chosen, p.rejected - p.ref_rejected
-    if loss_type not in DPO:
-        raise NotImplementedError(f"DPO: loss_type is {loss_type!r}, Liger has {', '.join(DPO)}")
-    if loss_type == "exo_pair" and not label_smoothing > 0:
-        raise ValueError(f"DPO: loss_type='exo_pair' needs a label_smoothing above 0, got {label_smoothing}")
-    if label_smoothing and loss_type not in ("sigmoid", "robust", "exo_pair"):
-        raise ValueError(f"DPO: label_smoothing is {label_smoothing}, which loss_type={loss_type!r} does not have")
     z = beta * (chosen - rejected)
     loss = DPO[loss_type](z, beta * chosen, beta * rejected, beta, label_smoothing, discopop_tau)
     return loss.mean(), (beta * chosen, beta * rejected)
+
+
+def check_dpo(beta: float, loss_type: str, label_smoothing: float, discopop_tau: float) -> None:
+    """Refuse options for which the loss is not defined; called before anything is computed.
+
+    Raises:
+        NotImplementedError: an unknown ``loss_type``.
+        ValueError: a number that this ``loss_type`` does not have, or that makes it divide by 0.
+    """
+    if loss_type not in DPO:
+        raise NotImplementedError(f"DPO: loss_type is {loss_type!r}, Liger has {', '.join(DPO)}")
+    why = f"DPO: loss_type={loss_type!r}"
+    if label_smoothing and loss_type not in ("sigmoid", "robust", "exo_pair"):
+        raise ValueError(f"{why} has no label_smoothing, got {label_smoothing}")
+    if loss_type == "robust" and not 0 <= label_smoothing < 0.5:
+        raise ValueError(f"{why} needs a label_smoothing of at least 0 and below 0.5, got {label_smoothing}")
+    if loss_type == "exo_pair" and not 0 < label_smoothing < 1:
+        raise ValueError(f"{why} needs a label_smoothing between 0 and 1, got {label_smoothing}")
+    if loss_type == "discopop" and not discopop_tau > 0:
+        raise ValueError(f"{why} needs a discopop_tau above 0, got {discopop_tau}")
+    if loss_type == "sppo_hard" and not beta > 0:
+        raise ValueError(f"{why} needs a beta above 0, got {beta}")
 
 
 def _sigmoid(z: Tensor, c: Tensor, r: Tensor, beta: float, smoothing: float, tau: float) -> Tensor:

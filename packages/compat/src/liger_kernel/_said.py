@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 import warnings
 from typing import Any
 
@@ -13,10 +15,17 @@ class CompatWarning(UserWarning):
 
 
 def once(message: str) -> None:
-    """Warn, unless this was said before."""
+    """Warn at the line that called this package, unless this was said before."""
     if message not in _said:
         _said.add(message)
-        warnings.warn(f"liger_kernel: {message}", CompatWarning, stacklevel=4)
+        frames = enumerate(traceback.walk_stack(sys._getframe()), 1)
+        outside = next((level for level, (frame, _) in frames if not _is_between(frame.f_globals)), 1)
+        warnings.warn(f"liger_kernel: {message}", CompatWarning, stacklevel=outside)
+
+
+def _is_between(module: dict[str, Any]) -> bool:
+    """Whether this is code of ours, or torch's that calls a module's forward."""
+    return str(module.get("__name__")).startswith(("liger_kernel.", "torch.nn.modules."))
 
 
 def idle(where: str, why: str, **given: tuple[Any, Any]) -> None:

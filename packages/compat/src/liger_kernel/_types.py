@@ -24,6 +24,7 @@ GEGLU = "rope -cross_entropy fused_linear_cross_entropy rms_norm geglu model"
 SEES = "-cross_entropy fused_linear_cross_entropy rms_norm layer_norm model *"
 PLAIN_SWIGLU = "rope -cross_entropy fused_linear_cross_entropy rms_norm -swiglu model"
 
+PREFIX = "apply_liger_kernel_to_"
 FUNCTIONS: dict[str, str] = {
     "deepseek_v2": NO_ROPE,
     "deepseek_v3": NO_ROPE,
@@ -71,7 +72,7 @@ FUNCTIONS: dict[str, str] = {
     "smollm3": SWIGLU,
     "smolvlm": SEES,
 }
-"""What comes after ``apply_liger_kernel_to_`` -> the signature."""
+"""What comes after ``PREFIX`` -> the signature."""
 
 OTHERS = "-cross_entropy model *"
 """The signature of a model type that the peer does not know and ours does: every flag, by keyword."""
