@@ -302,7 +302,7 @@ def test_by_type(pair):
     model(**pair.batch())
     assert liger.is_patched(model)
     report.revert()
-    with pytest.warns(UserWarning, match="no model type"):
+    with pytest.warns(_said.CompatWarning, match="no model type"):
         assert lk.trainer_integration._apply_liger_kernel("") is None
 
 

@@ -155,6 +155,8 @@ def test_answers_that_are_not_paired(reference, kl):
     same(torch.stack(logged), torch.stack(both))
     with pytest.raises(ValueError, match="preference_labels were not given"):
         loss(*ours[:2], TARGET)
+    with pytest.raises(ValueError, match=r"shape \(4, 1\), expected \(4,\)"):  # which would broadcast to (4, 4)
+        loss(*ours[:2], TARGET, ours[2], LIKED[:, None], *(REF if reference else (None, None)))
     by_position = (TARGET, LIKED, ours[2], *(REF if reference else (None, None)), None, kl, -100, 0.2, True, reference)
     same(functional.liger_fused_linear_kto(*ours[:2], *by_position)[0].detach(), expected.detach())
 
@@ -190,6 +192,8 @@ def test_what_is_wrong_raises_and_what_does_nothing_is_said(monkeypatch):
         chunked_loss.LigerFusedLinearORPOLoss()(head, hidden[:3], TARGET[:3])
     with pytest.raises(ValueError, match="use_ref_model is True"):
         chunked_loss.LigerFusedLinearDPOLoss()(head, hidden, TARGET)
+    monkeypatch.setattr(_pairs, "pairs", None)  # nothing is computed before
+    monkeypatch.setattr(_pairs, "token_logprobs", None)
     for options, error in (
         ({"loss_type": "ipo"}, NotImplementedError),
         ({"loss_type": "hinge", "label_smoothing": 0.1}, ValueError),
@@ -199,6 +203,7 @@ def test_what_is_wrong_raises_and_what_does_nothing_is_said(monkeypatch):
         ({"loss_type": "discopop", "discopop_tau": 0.0}, ValueError),
         ({"loss_type": "sppo_hard", "beta": 0.0}, ValueError),
     ):
-        monkeypatch.setattr(_pairs, "pairs", None)  # nothing is computed before
         with pytest.raises(error, match=options["loss_type"]):
             chunked_loss.LigerFusedLinearDPOLoss(**options, use_ref_model=False)(head, hidden, TARGET)
+    with pytest.raises(ValueError, match="KTO: use_ref_model is True"):
+        chunked_loss.LigerFusedLinearKTOLoss(use_ref_model=True)(hidden, head, TARGET, None, LIKED)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -186,7 +185,7 @@ def known_flags(model_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def apply_by_type(model_type: str, **kwargs: Any) -> Report | None:
     """``_apply_liger_kernel``: patch the models of a type that are made from now on."""
     if not model_type:
-        warnings.warn("_apply_liger_kernel: no model type was given, so nothing is patched", stacklevel=2)
+        _said.once("_apply_liger_kernel: no model type was given, so nothing is patched")
         return None
     return function(TEXT_TYPES.get(model_type, model_type))(**known_flags(model_type, kwargs))
 

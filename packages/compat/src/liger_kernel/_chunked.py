@@ -174,14 +174,21 @@ def kto(
     """KTO of hidden states (B, T, H), head (V, H), labels (B, T) and whether each answer was liked (B,).
 
     Logged are sums over the answers of either kind: log-probabilities, logits, rewards.
+
+    Raises:
+        ValueError: ``use_ref_model`` without a reference, or ``preference_labels`` of another shape.
     """
     _idle("KTO", compiled, chunk_size)
+    ref = (*_reference("KTO", ref_input, ref_weight), target, ref_bias) if use_ref_model else None
+    if preference_labels.shape != target.shape[:1]:
+        found, expected = tuple(preference_labels.shape), tuple(target.shape[:1])
+        raise ValueError(f"KTO: preference_labels has shape {found}, expected {expected}, one for each answer")
     counts = (target, average_log_prob, ignore_index)
     logps = _pairs.answers(_pairs.token_logprobs(_input, weight, target, bias, ignore_index), *counts)
     ratio = logps
-    if use_ref_model:
+    if ref is not None:
         with torch.no_grad():
-            tokens = _pairs.token_logprobs(*_reference("KTO", ref_input, ref_weight), target, ref_bias, ignore_index)
+            tokens = _pairs.token_logprobs(*ref, ignore_index)
         ratio = logps - _pairs.answers(tokens, *counts)
     liked = preference_labels.bool()
     loss, rewards = _pairs.kto(ratio, liked, 0.0 if kl is None else kl, beta)
