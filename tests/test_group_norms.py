@@ -134,6 +134,14 @@ def test_what_is_refused() -> None:
         liger.autopatch(Acme(norm()), options={"group_norm": {"num_groups": 4}})
 
 
+def test_groups_of_one_value_are_upstreams_error() -> None:
+    model = Acme(norm(groups=8))
+    liger.autopatch(model, prefer="reference")
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+        model(torch.randn(1, 8))
+    assert model(torch.randn(2, 8)).shape == (2, 8)
+
+
 def test_under_autocast_the_dtype_is_upstreams(device: str) -> None:
     plain, x = norm().to(device), torch.randn(3, 8, 5, device=device).bfloat16()
     patched = group_norm(nn.GroupNorm, liger.ops.group_norm)["forward"]
