@@ -18,6 +18,7 @@ from liger.declare import Fit, ModelPatch, load
 from liger.registry import registry
 from liger.swap import is_swapped
 from liger.testing import count_ops
+from liger.testing.models import expect_equal_step
 from liger_hf import fits
 from liger_hf.mlps import match_gated_mlp
 from liger_hf.norms import layer_norm, layer_norm_1p, match_layer_norm, match_rms_norm, t5_norm
@@ -162,6 +163,7 @@ WRONG: dict[str, tuple[str, Fit, str]] = {  # class, fit, reason
     "not 1p": ("NemotronLayerNorm1P", fits.layer_norm(), "its forward does not compute layer_norm"),
     "heads": ("CohereLayerNorm", fits.rms_norm(cast="fp32-weight"), "its weight has shape (4, 8), expected one dim"),
     "rms": ("NanoChatRMSNorm", fits.rms_norm(cast="fp32-weight", eps="eps", offset=0.5), "does not compute rms_norm"),
+    "weight": ("CohereLayerNorm", fits.l2norm(eps="variance_epsilon"), "it has the parameters weight, expected none"),
     "order": ("MambaRMSNormGated", replace(MAMBA_NORM, norm_before_gate=True), "norm_before_gate=True"),
     "groups": ("MambaRMSNormGated", replace(MAMBA_NORM, group_size=None), "does not compute gated_rms_norm"),
     "count": ("MambaRMSNormGated", replace(MAMBA_NORM, groups="groups"), "it has no integer attribute 'groups'"),
@@ -217,6 +219,7 @@ OTHERS = {  # class: model, arguments, fit, whether upstream computes it
     "Gemma4RMSNorm": ("gemma4", (8, 1e-6, False), WIDE, True),  # without a weight
     "Llama4TextL2Norm": ("llama4", (), WIDE, True),
     "Llama4TextRMSNorm": ("llama4", (8,), fits.rms_norm(cast="llama", eps="eps"), True),
+    "DoryL2Norm": ("dory", (), fits.l2norm(), True),
     "DeepseekV4UnweightedRMSNorm": ("deepseek_v4", (), WIDE, False),  # it rounds 1 / rms
     "FalconMambaWeightlessRMSNorm": ("falcon_mamba", (8,), WIDE, False),  # it has a weight and ignores it
     "T5LayerNorm": ("t5", (8,), fits.rms_norm(cast="llama"), False),  # it does not round 16-bit rows for fp32 weights
@@ -239,6 +242,24 @@ def test_norms_of_other_families(cls: str) -> None:
     module = getattr(importlib.import_module(f"transformers.models.{model}.modeling_{model}"), cls)(*arguments)
     found = load(fit.match)(module, fit.options)
     assert found is None if fits_it else f"its forward does not compute {fit.op}" in found
+
+
+@pytest.mark.parametrize("fit", [WIDE, fits.l2norm(cast="none")])
+def test_dorys_norm_is_neither_a_mean_nor_rounded_at_each_step(fit: Fit) -> None:
+    norm = importlib.import_module("transformers.models.dory.modeling_dory").DoryL2Norm()
+    assert f"its forward does not compute {fit.op}" in load(fit.match)(norm, fit.options)
+
+
+def test_a_model_on_the_unit_sphere() -> None:
+    """Dory, whose every norm is an ``l2norm``; its type is declared by no package."""
+    transformers = importlib.import_module("transformers")
+    torch.manual_seed(0)
+    plain = transformers.DoryForCausalLM(transformers.DoryConfig(**SMALL, n_input_layers=1, n_output_layers=0))
+    patched = copy.deepcopy(plain)
+    report = liger.autopatch(patched, only="l2norm", prefer="reference")
+    assert len(report.applied) == sum(type(m).__name__ == "DoryL2Norm" for m in plain.modules()) > 10
+    ids = torch.arange(22).view(2, 11)
+    expect_equal_step(plain, patched, input_ids=ids, labels=ids)
 
 
 @pytest.mark.parametrize("dtype, weights", list(itertools.product((torch.float32, torch.bfloat16), repeat=2)))

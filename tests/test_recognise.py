@@ -494,8 +494,8 @@ def test_dropout_is_seen_also_in_evaluation(rate: float, training: bool) -> None
 
 
 def test_a_norm_over_other_dimensions_is_refused() -> None:
-    """Over channels and positions: equal to a layer norm on one row for each sample."""
-    assert "number of channels" in str(recognise_module(nn.GroupNorm(1, 8)))
+    """Over positions: without its number of channels it would be a layer norm of them."""
+    assert "size at dim=1 to match num_features" in str(recognise_module(nn.InstanceNorm1d(8, affine=True)))
 
 
 class HoldingMLP(AcmeMLP):

@@ -17,8 +17,8 @@ from liger_hf.profile import UNKNOWN, Answer, where
 from liger_hf.recognise import rotary
 from liger_hf.subject import Subject
 
-BITWISE = "compared bit by bit with the op's reference, in fp32 and bf16, and its gradients"
-NORMS = ("rms_norm", "layer_norm", "cohere_norm", "gated_rms_norm")
+BITWISE = "compared bit by bit with the op's reference, in fp32 and (but for group_norm) bf16, and its gradients"
+NORMS = ("rms_norm", "layer_norm", "cohere_norm", "gated_rms_norm", "l2norm", "group_norm")
 MLPS = ("silu_mul", "gelu_mul", "silu_mul_packed", "gelu_mul_packed", "relu_squared")
 
 

@@ -63,6 +63,21 @@ def cohere_norm(*, eps: str = "variance_epsilon") -> Fit:
     return _norm("cohere_norm", {"eps": eps}, sets=("eps",))
 
 
+def l2norm(*, eps: str = "eps", cast: str = "fp32") -> Fit:
+    """Rows divided by their Euclidean length, without a weight (dory).
+
+    Args:
+        eps: name of the module's epsilon attribute.
+        cast: as in ``liger.ops.l2norm``.
+    """
+    return _norm("l2norm", {"eps": eps, "cast": cast}, sets=("eps", "cast"))
+
+
+def group_norm() -> Fit:
+    """``torch.nn.GroupNorm`` of (N, C, ...), with or without weight and bias, and subclasses that keep its forward."""
+    return _norm("group_norm", {}, sets=("eps", "num_groups"), probe="group_norm")
+
+
 def gated_rms_norm(
     *,
     norm_before_gate: bool,

@@ -14,7 +14,7 @@ from liger.swap import forward, original_class
 from liger_hf.standin import differs, readable
 
 AUTOCAST_TO_FP32 = ("cuda", "xpu")
-"""Where autocast runs ``F.layer_norm`` in float32 and returns that; on a CPU it does not touch it."""
+"""Where autocast runs ``F.layer_norm`` and ``F.group_norm`` in float32 and returns that; on a CPU it does not."""
 
 
 @forward
@@ -62,6 +62,22 @@ def _autocast_to_fp32(device: str) -> bool:
 def cohere_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str) -> Tensor:
     """(..., H) or (..., N, H), the same."""
     return op(x, module.weight, eps=getattr(module, eps))
+
+
+@forward
+def l2norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str, cast: str) -> Tensor:
+    """(..., H) -> (..., H)."""
+    return op(x, eps=getattr(module, eps), cast=cast)
+
+
+@forward
+def group_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /) -> Tensor:
+    """(N, C, ...) -> (N, C, ...), contiguous whatever the strides of x, as torch's on CUDA."""
+    if x.numel() == module.num_groups:  # one value for each group, of which torch's forward raises an error
+        return nn.GroupNorm.forward(module, x)
+    if _autocast_to_fp32(x.device.type):
+        x = acc(x)
+    return op(x, module.weight, module.bias, num_groups=module.num_groups, eps=module.eps)
 
 
 @forward
@@ -135,6 +151,30 @@ def match_cohere_norm(module: nn.Module, options: Mapping[str, Any]) -> str | No
     )
 
 
+def match_l2norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """The same; there must be no weight."""
+    if module._parameters:
+        return f"it has the parameters {', '.join(module._parameters)}, expected none"
+    return _attributes(module, options) or differs(
+        module, options, op="l2norm", adapter=l2norm, inputs=[(3, 2, *_shape(module))]
+    )
+
+
+def match_group_norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """Whether its forward is torch's, weight and bias can be read, and torch's is the op."""
+    cls: Any = original_class(module)
+    if cls.forward is not nn.GroupNorm.forward:
+        return "its forward is not that of torch.nn.GroupNorm"
+    return _attributes(module, {"eps": "eps"}) or differs(
+        module,
+        options,
+        op="group_norm",
+        adapter=group_norm,
+        inputs=[(3, module.num_channels, 2, 3)],  # type: ignore[list-item]
+        narrow=False,  # torch adds 16-bit elements in another order on a CPU
+    )
+
+
 def match_gated_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """The same, with a gate."""
     if not isinstance(getattr(module, "weight", None), Tensor):
@@ -178,6 +218,13 @@ def probe_norm(module: Any, generator: torch.Generator, inputs: int = 1) -> Prob
     like = torch.empty(0) if weight is None else weight
     tensors = [torch.randn(2, 5, *_shape(module), generator=generator).to(like) for _ in range(inputs)]
     return Probe(lambda m, *x: m.forward(*x), tuple(x.requires_grad_() for x in tensors))
+
+
+def probe_group_norm(module: Any, generator: torch.Generator) -> Probe:
+    """Channels and positions (2, C, 5), in the dtype and on the device of the weight if there is one."""
+    like = torch.empty(0) if module.weight is None else module.weight
+    x = torch.randn(2, module.num_channels, 5, generator=generator).to(like)
+    return Probe(lambda m, x: m.forward(x), (x.requires_grad_(),))
 
 
 def probe_gated_norm(module: Any, generator: torch.Generator) -> Probe:

@@ -22,6 +22,8 @@ def liger_register_fits() -> Sequence[Fit]:
         fits.t5_norm(),
         fits.layer_norm(),
         fits.cohere_norm(),
+        fits.l2norm(),
+        fits.group_norm(),
         fits.gated_rms_norm(norm_before_gate=True),
         *(fits.gated_mlp(act=act) for act in fits.GATED),
         *(fits.packed_mlp(act=act) for act in fits.GATED),

@@ -148,6 +148,7 @@ STAGES = (
     "its weight has",
     "forward takes",
     "its activation",
+    "its forward is",
     "float32 with",
     "bfloat16 with",
     "its forward changes",
@@ -195,10 +196,15 @@ def _parameters(part: nn.Module) -> list[str]:
     return [] if cls.forward is nn.Module.forward else list(inspect.signature(cls.forward).parameters)[1:]
 
 
+def _is_group_norm(part: nn.Module) -> bool:
+    return isinstance(part, nn.GroupNorm)
+
+
 def _is_norm(part: nn.Module) -> bool:
     weight = part._parameters.get("weight")
     return (
         not part._modules
+        and not _is_group_norm(part)  # its channels are elsewhere
         and part._parameters.keys() <= {"weight", "bias"}
         and ("Norm" in original_class(part).__name__ or (weight is not None and weight.dim() == 1))
     )
@@ -243,8 +249,14 @@ def _norms(part: nn.Module) -> Iterator[Guess]:
         yield fits.layer_norm, {"eps": eps}
         yield fits.cohere_norm, {"eps": eps}
         yield fits.t5_norm, {"eps": eps}
+        for cast in ("fp32", "none"):
+            yield fits.l2norm, {"eps": eps, "cast": cast}
     for written in WRITTEN_EPS:
         yield fits.layer_norm, {"eps": written}
+
+
+def _group_norms(part: nn.Module) -> Iterator[Guess]:
+    yield fits.group_norm, {}
 
 
 def _gated_norms(part: nn.Module) -> Iterator[Guess]:
@@ -300,6 +312,7 @@ def _attentions(part: nn.Module) -> Iterator[Guess]:
 KINDS: tuple[tuple[Callable[[nn.Module], Any], Callable[[nn.Module], Iterator[Guess]]], ...] = (
     (_is_experts, _experts),
     (rotary, _attentions),
+    (_is_group_norm, _group_norms),
     (_is_norm, _norms),
     (_is_norm, _gated_norms),
     (_is_mlp, _mlps),

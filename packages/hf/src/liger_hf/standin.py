@@ -39,6 +39,7 @@ def differs(
     inputs: Sequence[tuple[int, ...]],
     keep: Collection[str] = (),
     mixed: bool = True,
+    narrow: bool = True,
 ) -> str | None:
     """Why upstream's forward is not what ``adapter`` makes of the op's reference, or None.
 
@@ -48,13 +49,15 @@ def differs(
         inputs: shapes of the tensors that forward takes.
         keep: children that stay as they are; the others are replaced by a function that both sides call.
         mixed: whether parameters of another dtype than the inputs' are compared as well.
+        narrow: whether 16-bit inputs are.
     """
     shapes = tuple((n, p if p is None else tuple(p.shape)) for n, p in module._parameters.items())
     kept = tuple(repr(getattr(module, name)) for name in keep)
     at = getattr(module, "layer_idx", None)
     key = (original_class(module), op, adapter, tuple(inputs), *options.items(), held(module), at, shapes, kept)
     if key not in _compared:
-        _compared[key] = _compare(module, options, op, adapter.__liger_adapter__, inputs, keep, mixed)
+        runs = [run for run in RUNS if (mixed or run[0] == run[1]) and (narrow or run[0] == torch.float32)]
+        _compared[key] = _compare(module, options, op, adapter.__liger_adapter__, inputs, keep, runs)
     return _compared[key]
 
 
@@ -106,12 +109,12 @@ def _compare(
     adapter: Callable[..., Tensor],
     inputs: Sequence[tuple[int, ...]],
     keep: Collection[str],
-    mixed: bool,
+    runs: Sequence[tuple[torch.dtype, torch.dtype, bool]],
 ) -> str | None:
     cls: Any = original_class(module)
     reference = load(registry().op(op).reference)
     generator = torch.Generator().manual_seed(0)
-    for dtype, weights, training in (run for run in RUNS if mixed or run[0] == run[1]):
+    for dtype, weights, training in runs:
         copy = stand_in(module, weights, generator, keep)
         copy.training = training
         tensors = [_rows(shape, generator).to(dtype) for shape in inputs]
