@@ -30,7 +30,7 @@ def group_norm_reference(
     num_groups: int = 32,
     eps: float = 1e-5,
 ) -> torch.Tensor:
-    """torch's own, of fp32 values; it has the bits of torch's in 16-bit dtypes too.
+    """torch's own, of fp32 values, rounded once. torch's on a CPU adds 16-bit values in another order.
 
     Where torch's backward fails it is asked in another way: with a bias alone, and on the CPU, where the process ends,
     with a frozen x that has its channels last.
