@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from liger.cli import build
-from liger.errors import ContractViolation
+from liger.errors import ContractViolation, LigerError
 from liger.registry import registry
 from liger.testing import convergence
 from liger_hf import validate
@@ -110,3 +110,10 @@ def test_a_type_that_nobody_declares():
 def test_a_device_that_is_not_here_is_no_fault_of_the_package(package):
     with pytest.raises(ValueError, match="device is 'nowhere', which cannot be used here"):
         validate.validate("tried", "nowhere")
+
+
+def test_without_pytest_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("liger_hf.commands.find_spec", lambda name: None)
+    done = CliRunner().invoke(build(), ["validate", "model", "llama"])
+    assert isinstance(done.exception, LigerError)
+    assert "pip install 'liger-core[testing]'" in str(done.exception)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,6 +65,12 @@ def model(
     as_json: Json = False,
 ) -> None:
     """Import, patch, undo and train the mini of a model type, and lint its package; exit status 1 if a row fails."""
+    from liger.errors import LigerError
+
+    if find_spec("pytest") is None:
+        raise LigerError(
+            "liger validate trains with liger.testing, which needs pytest: pip install 'liger-core[testing]'"
+        )
     from liger_hf.validate import validate as run
 
     found = run(model_type, device, allow_tolerance)
