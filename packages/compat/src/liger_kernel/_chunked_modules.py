@@ -21,13 +21,7 @@ class LigerFusedLinearORPOLoss(_Loss):
         compiled: bool = True,
         chunk_size: int = 1,
     ) -> None:
-        super().__init__(
-            ignore_index=ignore_index,
-            beta=beta,
-            compute_nll_loss=compute_nll_loss,
-            compiled=compiled,
-            chunk_size=chunk_size,
-        )
+        super().__init__(locals())
 
     def forward(
         self,
@@ -55,16 +49,7 @@ class LigerFusedLinearCPOLoss(_Loss):
         average_log_prob: bool = False,
         chunk_size: int = 1,
     ) -> None:
-        super().__init__(
-            ignore_index=ignore_index,
-            beta=beta,
-            alpha=alpha,
-            label_smoothing=label_smoothing,
-            compute_nll_loss=compute_nll_loss,
-            compiled=compiled,
-            average_log_prob=average_log_prob,
-            chunk_size=chunk_size,
-        )
+        super().__init__(locals())
 
     def forward(self, lin_weight: Tensor, _input: Tensor, target: Tensor, bias: Tensor | None = None) -> Result:
         """The head's weight (V, H) first, hidden states (2 B, T, H), labels (2 B, T)."""
@@ -85,16 +70,7 @@ class LigerFusedLinearSimPOLoss(_Loss):
         gamma: float = 0.5,
         chunk_size: int = 1,
     ) -> None:
-        super().__init__(
-            ignore_index=ignore_index,
-            beta=beta,
-            alpha=alpha,
-            label_smoothing=label_smoothing,
-            compute_nll_loss=compute_nll_loss,
-            compiled=compiled,
-            gamma=gamma,
-            chunk_size=chunk_size,
-        )
+        super().__init__(locals())
 
     def forward(self, lin_weight: Tensor, _input: Tensor, target: Tensor, bias: Tensor | None = None) -> Result:
         """The head's weight (V, H) first, hidden states (2 B, T, H), labels (2 B, T)."""
@@ -118,19 +94,7 @@ class LigerFusedLinearDPOLoss(_Loss):
         label_smoothing: float = 0.0,
         discopop_tau: float = 0.05,
     ) -> None:
-        super().__init__(
-            ignore_index=ignore_index,
-            beta=beta,
-            alpha=alpha,
-            compute_nll_loss=compute_nll_loss,
-            compiled=compiled,
-            use_ref_model=use_ref_model,
-            average_log_prob=average_log_prob,
-            chunk_size=chunk_size,
-            loss_type=loss_type,
-            label_smoothing=label_smoothing,
-            discopop_tau=discopop_tau,
-        )
+        super().__init__(locals())
 
     def forward(
         self,
@@ -158,14 +122,7 @@ class LigerFusedLinearKTOLoss(_Loss):
         average_log_prob: bool = False,
         chunk_size: int = 1,
     ) -> None:
-        super().__init__(
-            ignore_index=ignore_index,
-            beta=beta,
-            compiled=compiled,
-            use_ref_model=use_ref_model,
-            average_log_prob=average_log_prob,
-            chunk_size=chunk_size,
-        )
+        super().__init__(locals())
 
     def forward(
         self,
@@ -200,16 +157,7 @@ class LigerFusedLinearJSDLoss(_Loss):
         chunk_size: int = 1024,
         return_soft_hard_loss: bool = False,
     ) -> None:
-        super().__init__(
-            weight_hard_loss=weight_hard_loss,
-            weight_soft_loss=weight_soft_loss,
-            beta=beta,
-            ignore_index=ignore_index,
-            temperature=temperature,
-            compiled=compiled,
-            chunk_size=chunk_size,
-            return_soft_hard_loss=return_soft_hard_loss,
-        )
+        super().__init__(locals())
 
     def forward(
         self,

@@ -40,11 +40,12 @@ class _Loss(nn.Module):
 
     asks = ("return_z_loss", "return_token_accuracy", "return_predicted_tokens")
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, given: dict[str, Any]) -> None:
+        """``given`` is ``locals()`` of the constructor: its arguments, and what is no option."""
         super().__init__()
-        self._names = tuple(options)
-        for name, value in options.items():
-            setattr(self, name, value)
+        self._names = tuple(name for name in given if name not in ("self", "__class__"))
+        for name in self._names:
+            setattr(self, name, given[name])
 
     @property
     def options(self) -> dict[str, Any]:
@@ -75,17 +76,7 @@ class LigerCrossEntropyLoss(_Loss):
         return_token_accuracy: bool = False,
         return_predicted_tokens: bool = False,
     ) -> None:
-        super().__init__(
-            weight=weight,
-            ignore_index=ignore_index,
-            lse_square_scale=lse_square_scale,
-            label_smoothing=label_smoothing,
-            reduction=reduction,
-            softcap=softcap,
-            return_z_loss=return_z_loss,
-            return_token_accuracy=return_token_accuracy,
-            return_predicted_tokens=return_predicted_tokens,
-        )
+        super().__init__(locals())
 
     def forward(self, _input: Tensor, target: Tensor) -> Tensor | CrossEntropyOutput:
         """Logits (rows, V), labels (rows,)."""
@@ -109,19 +100,7 @@ class LigerFusedLinearCrossEntropyLoss(_Loss):
         return_token_accuracy: bool = False,
         return_predicted_tokens: bool = False,
     ) -> None:
-        super().__init__(
-            ce_weight=ce_weight,
-            ignore_index=ignore_index,
-            lse_square_scale=lse_square_scale,
-            label_smoothing=label_smoothing,
-            reduction=reduction,
-            softcap=softcap,
-            return_z_loss=return_z_loss,
-            accum_dtype=accum_dtype,
-            use_token_scaling=use_token_scaling,
-            return_token_accuracy=return_token_accuracy,
-            return_predicted_tokens=return_predicted_tokens,
-        )
+        super().__init__(locals())
 
     def forward(
         self, lin_weight: Tensor, _input: Tensor, target: Tensor, bias: Tensor | None = None
@@ -147,13 +126,7 @@ class LigerVocabParallelCrossEntropy(_Loss):
     ) -> None:
         if reduction != "none":
             raise ValueError(f"LigerVocabParallelCrossEntropy: reduction is {reduction!r}, expected 'none'")
-        super().__init__(
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-            reduction=reduction,
-            label_smoothing_formula=label_smoothing_formula,
-            label_smoothing_mode=label_smoothing_mode,
-        )
+        super().__init__(locals())
 
     def forward(self, vocab_parallel_logits: Tensor, target: Tensor, tp_group: Any = None) -> Tensor:
         """Logits (..., V of this rank), labels (...,) as global ids."""
@@ -165,7 +138,7 @@ class LigerJSD(_Loss):
     """Divergence of log-probabilities, student first."""
 
     def __init__(self, beta: float = 0.5, ignore_index: int = -100) -> None:
-        super().__init__(beta=beta, ignore_index=ignore_index)
+        super().__init__(locals())
 
     def forward(self, log_q: Tensor, log_p: Tensor, shift_labels: Tensor | None = None) -> Tensor:
         """(rows, V), (rows, V), labels (rows,) -> scalar."""
@@ -182,7 +155,7 @@ class LigerFusedLinearJSD(_Loss):
         temperature: float = 1.0,
         accum_dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(jsd_beta=jsd_beta, ignore_index=ignore_index, temperature=temperature, accum_dtype=accum_dtype)
+        super().__init__(locals())
 
     def forward(
         self,
@@ -213,7 +186,7 @@ class LigerTVDLoss(_Loss):
     """Half the absolute difference of probabilities."""
 
     def __init__(self, reduction: str = "batchmean", ignore_index: int = -100) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(locals())
 
     def forward(self, p: Tensor, q: Tensor, shift_labels: Tensor | None = None) -> Tensor:
         """(rows, V), (rows, V), labels (rows,)."""
