@@ -90,11 +90,19 @@ def _poke(t: Any, offset: int) -> None:
     (ctypes.c_uint8 * 1).from_address(t.data_ptr() + offset)[0] = 7
 
 
+def _stored(wide: Any, dtype: Any, fault: str) -> Any:
+    """In memory of its own. The right one is not copied into it: compiled with torch 2.11, that has no gradients."""
+    if fault == "right":
+        return wide.to(dtype)
+    y = torch.empty(wide.shape, dtype=dtype, device=wide.device)
+    return y if fault == "uninitialised" else y.copy_(wide)
+
+
 def _forward(ctx: Any, x: Any, w: Any, factor: float, fault: str) -> Any:
     if fault == "graph_break":
         torch._dynamo.graph_break()
     wrong = fault == "float32_output" or (fault == "follows_autocast" and torch.is_autocast_enabled(x.device.type))
-    y = torch.empty(x.shape, dtype=torch.float32 if wrong else x.dtype, device=x.device)
+    dtype = torch.float32 if wrong else x.dtype
     wide = (x.float() * w.float() * (1.0 if fault == "ignores_option" else factor)).double()
     if fault == "wrong_forward":
         wide = wide * 1.001
@@ -110,8 +118,7 @@ def _forward(ctx: Any, x: Any, w: Any, factor: float, fault: str) -> Any:
         wide = wide + 1e-3 * torch.rand_like(wide) * wide
     if fault == "assumes_contiguous":
         wide = x.as_strided(x.shape, (x.shape[1], 1)).float() * w.float() * factor
-    if fault != "uninitialised":
-        y.copy_(wide)
+    y = _stored(wide, dtype, fault)
     _plant_effects(x, y, fault)
     ctx.save_for_backward(x, w, *((x * w,) if fault == "saves_more" else ()))
     ctx.factor, ctx.fault = factor, fault
