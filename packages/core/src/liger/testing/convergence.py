@@ -4,8 +4,8 @@ How far apart two trainings may be is not a number of one model: in fp32 a patch
 by what 32 steps make of roundings; in bf16 both part ways, and must stay equally close to the same training in fp32.
 
 A model may make more of roundings than others: a router picks another expert after one. Where patched is too far,
-upstream is also trained with the rows of each batch in other orders, the same but for roundings, and patched may be
-twice as far as the furthest of those. Not so the gradients of step 1, which come before any choice of a router changes.
+upstream is also trained from the same weights rounded otherwise, and patched may be twice as far as the furthest of
+those. Not so the gradients of step 1 in fp32, which come before any such choice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import pydoc_data.topics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +29,8 @@ MODES: Mapping[str, Mapping[str, Any]] = {"fused-loss": {}, "with-logits": {"log
 ALLOWED = {"loss": 1e-4, "gradient": 1e-5, "final": 1e-3, "log-probs": 1e-2}
 """In fp32: of each loss and each gradient of step 1, of each final parameter (by what AdamW can have moved it, if that
 is more), and of the log-probs that upstream finds most likely, which are compared as they are."""
-Order = Callable[[dict[str, Any]], dict[str, Any]]
+NUDGES = (1, 2, 3)
+"""Seeds of the roundings that upstream begins with where patched is too far."""
 
 
 class Run(NamedTuple):
@@ -63,10 +64,11 @@ def check_fp32(pair: Pair, mode: str) -> list[Miss]:
     expect(learns > 0.5, f"upstream's own loss falls by {learns:.2f}: equality would show nothing, take a larger mini")
     found = _apart_fp32(train(pair, torch.float32, True, **MODES[mode]), truth)
     allowed = _allowed(found)
-    for other in _reordered(pair, torch.float32):
+    for nudge in NUDGES:
         if not _misses(found, allowed):
             break
-        chaos = {name: 2 * error for name, error in _apart_fp32(other(), truth).items() if _kind(name) != "gradient"}
+        other = _apart_fp32(train(pair, torch.float32, False, nudge=nudge), truth)
+        chaos = {name: 2 * error for name, error in other.items() if _kind(name) != "gradient"}
         allowed = {name: max(bound, chaos.get(name, 0.0)) for name, bound in allowed.items()}
     return _misses(found, allowed)
 
@@ -91,11 +93,11 @@ def check_bf16(pair: Pair, mode: str) -> list[Miss]:
     truth = baseline(pair.patch.model_type, torch.float32, pair.device)
     found = apart(train(pair, torch.bfloat16, True, **MODES[mode]), truth)
     upstream = apart(baseline(pair.patch.model_type, torch.bfloat16, pair.device), truth)
-    for other in _reordered(pair, torch.bfloat16):
+    for nudge in NUDGES:
         if not _misses(found, _twice(upstream)):
             break
-        errors = apart(other(), truth)
-        upstream = {name: max(error, errors[name]) for name, error in upstream.items()}
+        other = apart(train(pair, torch.bfloat16, False, nudge=nudge), truth)
+        upstream = {name: max(error, other[name]) for name, error in upstream.items()}
     return _misses(found, _twice(upstream))
 
 
@@ -106,13 +108,15 @@ def train(
     pair: Pair,
     dtype: torch.dtype,
     patched: bool,
-    order: Order = dict,
+    nudge: int = 0,
     steps: int = STEPS,
     prefer: Mapping[str, str] | None = None,
     **inputs: Any,
 ) -> Run:
-    """Train a mini with AdamW; ``inputs`` are for a patched forward, ``order`` changes each batch."""
+    """Train a mini with AdamW; ``inputs`` are for a patched forward, ``nudge`` rounds the weights otherwise."""
     model = pair.plain(dtype)
+    if nudge:
+        _round_otherwise(model, pair.plain(torch.float32), nudge)
     if patched:
         liger.autopatch(model, strict=True, prefer=prefer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=1e-5)
@@ -121,7 +125,7 @@ def train(
     first: dict[str, Tensor] = {}
     for ids in _batches(pair.device)[:steps]:
         optimizer.zero_grad()
-        loss = model(**order({**pair.seen(ids, dtype), "labels": ids}), **(inputs if patched else {})).loss
+        loss = model(**pair.seen(ids, dtype), labels=ids, **(inputs if patched else {})).loss
         loss.backward()
         first = first or gradients(model)
         optimizer.step()
@@ -145,15 +149,13 @@ def _batches(device: str) -> Tensor:
     return ids.view(STEPS, ROWS, TOKENS).to(device)
 
 
-def _reordered(pair: Pair, dtype: torch.dtype) -> list[Callable[[], Run]]:
-    """Upstream's trainings with each batch in another order."""
-    orders = [functools.partial(_rolled, by) for by in range(1, ROWS)]
-    return [functools.partial(train, pair, dtype, False, order=order) for order in orders]
-
-
-def _rolled(by: int, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same batch with its rows rolled; all images of a batch lie one behind the other."""
-    return {name: value.reshape(ROWS, -1, *value.shape[1:]).roll(by, 0).flatten(0, 1) for name, value in inputs.items()}
+def _round_otherwise(model: Any, wide: Any, seed: int) -> None:
+    """Give ``model`` the weights of ``wide`` moved at random by up to half a unit in the last place, then rounded."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), wide.parameters(), strict=True):
+            noise = torch.rand(weight.shape, generator=generator, dtype=torch.float64).to(weight.device) - 0.5
+            parameter.copy_(weight.double() * (1 + torch.finfo(parameter.dtype).eps * noise))
 
 
 def _allowed(errors: Mapping[str, float]) -> dict[str, float]:
