@@ -162,7 +162,7 @@ def _consider(candidate: Candidate, choices: Choices, reg: Registry) -> tuple[Ro
     if reason := _outside(candidate, choices, reg):
         return left("skipped", reason)
     try:
-        parts = _parts(module, fit)
+        parts = parts_of(module, fit)
     except PatchRefused as refusal:
         return left("refused", str(refusal))
     actions = [Action(_path_of(p, module, path), p.module, choices.spec(fit, p), dict(p.attributes)) for p in parts]
@@ -191,8 +191,8 @@ def _outside(candidate: Candidate, choices: Choices, reg: Registry) -> str | Non
     return _foreign(module)
 
 
-def _parts(module: Module, fit: Fit) -> list[Part]:
-    """The modules of the fit.
+def parts_of(module: Module, fit: Fit) -> list[Part]:
+    """The modules of a fit, once it has been matched with ``module``.
 
     Raises:
         PatchRefused: it does not describe the module, or its probes fail.
