@@ -407,7 +407,9 @@ def test_a_plain_norm_for_one_with_an_offset_is_refused_with_the_numbers(kit, ve
             kit.apply(**patch_of("rms_norm", GEMMA, "GemmaRMSNorm", cls))
     with pytest.raises(PatchRefused, match=numbers):
         kit.apply(**patch_of("rms_norm", vendored.__name__, "OffsetNorm", vendored.EncoderNorm))
-    with pytest.raises(PatchRefused, match="no float attribute 'variance_epsilon'[\\s\\S]*what suits it"):
+    with pytest.raises(
+        PatchRefused, match=r"no float attribute 'variance_epsilon'; verify: .* error of the tensor is \d"
+    ):
         kit.apply(**patch_of("rms_norm", GEMMA, "GemmaRMSNorm", fits.rms_norm(cast="llama")))
     assert not kit.results and "__init__" in vars(modeling_gemma.GemmaRMSNorm)
     assert not hasattr(vars(modeling_gemma.GemmaRMSNorm)["__init__"], "__wrapped__")
@@ -506,6 +508,25 @@ def test_an_example_builds_what_a_signature_cannot(kit, vendored):
     example = lambda cls: (cls(), (torch.ones(2, 3), torch.ones(2, 3)))  # noqa: E731
     with pytest.raises(PatchRefused, match="largest error of the tensor is 2, allowed"):
         kit.apply(**patch_of("swiglu", vendored.__name__, "TwoInputs", vendored.OtherTwoInputs, example=example))
+
+
+def test_several_symbols_under_one_name(kit, vendored):
+    name, fit = vendored.__name__, fits.rms_norm(cast="gemma", eps="eps")
+    patches = [LigerPatch(name, "EncoderNorm", f"{name}:SameNorm"), LigerPatch(name, "OffsetNorm", fit)]
+    result = kit.apply(custom_patches={"rms_norm": patches})
+    assert result.symbols == [f"{name}.EncoderNorm", f"{name}.OffsetNorm.__init__"] and result.ops == ("rms_norm",)
+    assert type(vendored.EncoderNorm(8)) is vendored.SameNorm
+
+
+def test_the_same_family_twice(kit, pair):
+    assert kit.apply("llama").symbols
+    again = kit.apply("llama")
+    assert not again.symbols and again.applied
+    again.revert()
+    model = pair.plain()
+    assert liger.is_patched(model)
+    with pytest.raises(AlreadyPatched, match="already marked with other options"):
+        kit.apply("llama", ["rope"])
 
 
 def test_a_symbol_of_a_family_composes_with_it(kit, pair):

@@ -18,9 +18,13 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the page of ops, and the plots and tables of each GPU."""
-    from mkdocs.structure.files import File
+    from mkdocs.structure.files import File, InclusionLevel
 
     files.append(File.generated(config, "ops.md", content=ops_page()))
+    for gpu in gpus():  # reached from the page on performance
+        page = File.generated(config, f"results/{gpu}.md", content=(RESULTS / gpu / "table.md").read_text("utf-8"))
+        page.inclusion = InclusionLevel.NOT_IN_NAV
+        files.append(page)
     for picture in sorted(RESULTS.glob("*/*.png")):
         name = f"results/{picture.relative_to(RESULTS).as_posix()}"
         files.append(File.generated(config, name, abs_src_path=str(picture)))
@@ -28,17 +32,22 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Show the plots below the page on performance."""
-    return markdown + plots() if page.file.src_uri == "performance.md" else markdown
+    """Show what was measured below the page on performance."""
+    return markdown + results() if page.file.src_uri == "performance.md" else markdown
 
 
-def plots() -> str:
-    """Every plot of each GPU, smallest names first."""
+def gpus() -> list[str]:
+    """Names of the folders of results."""
+    return sorted(path.parent.name for path in RESULTS.glob("*/table.md"))
+
+
+def results() -> str:
+    """The table and every plot of each GPU."""
     out = []
-    for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir()):
-        out.append(f"\n\n## Plots: {folder.name}\n")
-        for picture in sorted(folder.glob("*.png")):
-            out.append(f"![{picture.stem}](results/{folder.name}/{picture.name}){{ loading=lazy }}\n")
+    for gpu in gpus():
+        out.append(f"\n\n## Results: {gpu}\n\nEvery row: [table](results/{gpu}.md).\n")
+        for picture in sorted((RESULTS / gpu).glob("*.png")):
+            out.append(f"![{picture.stem}](results/{gpu}/{picture.name}){{ loading=lazy }}\n")
     return "\n".join(out)
 
 

@@ -284,7 +284,8 @@ def _install(result: KitResult, family: Family | None, symbols: list[Symbol], wa
             strict = bool(wanted.asked) and family.route == "family"
             report = patch_from_now_on(family.classes, only=wanted.only(), strict=strict)
             result._undo.append(report.revert)
-            result.symbols += [f"{cls.__module__}.{cls.__name__}.__init__" for cls in family.classes]
+            marked = [c for c, row in zip(family.classes, report.rows, strict=True) if row.status == "deferred"]
+            result.symbols += [f"{cls.__module__}.{cls.__name__}.__init__" for cls in marked]
     except BaseException:
         result.revert()
         raise

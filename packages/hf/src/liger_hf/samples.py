@@ -6,6 +6,7 @@ import copy
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -25,7 +26,7 @@ from liger.swap import Part
 from liger.testing.models import Pair
 from liger.upstream import SMALL
 from liger.verify import differ, verify_fit
-from liger_hf.recognise import as_source
+from liger_hf.recognise import as_source, recognise_module
 
 WIDTH = 32
 """Of hidden states, where a constructor asks for sizes."""
@@ -69,7 +70,8 @@ def samples(cls: Any, config: Any, example: Callable[..., Any] | None, runs: boo
 
 
 def made_here(model: nn.Module) -> Any:
-    """The model, whose modules are remembered as ours."""
+    """The model as upstream has it, for its class may be patched from now on; its modules are remembered as ours."""
+    liger.unpatch(model)
     for module in model.modules():
         MADE.add(module)
     return model
@@ -94,7 +96,6 @@ def _in_mini(cls: Any, patch: ModelPatch) -> list[Sample]:
     with mock.patch.object(cls, "__init__", record):
         model = pair.plain()
     made_here(model)
-    liger.unpatch(model)  # its family may be patched from now on
     inputs: dict[int, tuple[Any, Any]] = {}
 
     def keep(module: Any, args: Any, kwargs: Any) -> None:
@@ -168,8 +169,15 @@ def refuse_fit(module: Any, fit: Fit) -> str | None:
         parts_of(module, fit)
     except PatchRefused as refusal:
         suits = as_source(module)
-        return f"{refusal}{_numbers(module, fit)}" + (f"\nwhat suits it: {suits}" if suits else "")
+        return f"{refusal}{_numbers(module, _renamed(fit, module))}" + (f"\nwhat suits it: {suits}" if suits else "")
     return None
+
+
+def _renamed(fit: Fit, module: Any) -> Fit:
+    """The fit with the module's own name of epsilon, so that its maths can be compared whatever that is called."""
+    suits = recognise_module(module)
+    eps = suits.options.get("eps") if isinstance(suits, Fit) else None
+    return replace(fit, options={**fit.options, "eps": eps}) if eps and "eps" in fit.options else fit
 
 
 def _numbers(module: Any, fit: Fit) -> str:
