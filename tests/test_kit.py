@@ -192,6 +192,19 @@ def test_the_module_loads_no_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_it_needs_no_pytest():
+    code = f"""
+import sys
+sys.modules["pytest"] = None
+from liger.kit import LigerKernelKit
+fit = {{"fit": "rms_norm", "cast": "gemma", "eps": "eps"}}
+norm = {{"module": {GEMMA!r}, "attr": "GemmaRMSNorm", "replacement": fit}}
+print(*LigerKernelKit().apply("llama", custom_patches={{"rms_norm": norm}}).ops)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "rms_norm rope silu_mul\n", done.stderr
+
+
 def test_without_liger_hf_it_says_what_to_install(monkeypatch):
     for name in [n for n in sys.modules if n.partition(".")[0] == "liger_hf"]:
         monkeypatch.delitem(sys.modules, name)

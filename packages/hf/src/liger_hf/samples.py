@@ -16,14 +16,13 @@ from torch.utils import _pytree as pytree
 
 import liger
 from liger import Fit, ModelPatch
-from liger.declare import Probe
+from liger.declare import Probe, load
 from liger.errors import PatchRefused
 from liger.patch import Action
 from liger.planner import Choices, parts_of
 from liger.plugins import describe
 from liger.registry import registry
 from liger.swap import Part
-from liger.testing.models import Pair
 from liger.upstream import SMALL
 from liger.verify import differ, verify_fit
 from liger_hf.recognise import as_source, recognise_module
@@ -85,6 +84,8 @@ def _exemplary(cls: Any, example: Callable[..., Any]) -> Sample:
 
 def _in_mini(cls: Any, patch: ModelPatch) -> list[Sample]:
     """One instance for each set of shapes, with what it gets when the model runs, images included if it sees them."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
     made: dict[int, tuple[Any, Any, Any]] = {}
     original = cls.__init__
 
@@ -92,10 +93,9 @@ def _in_mini(cls: Any, patch: ModelPatch) -> list[Sample]:
         made[id(self)] = self, args, kwargs
         original(self, *args, **kwargs)
 
-    pair = Pair(patch, "cpu")
+    auto = AutoModelForCausalLM if patch.images is None else AutoModelForImageTextToText
     with mock.patch.object(cls, "__init__", record):
-        model = pair.plain()
-    made_here(model)
+        model: Any = made_here(auto.from_config(load(patch.mini)()))  # type: ignore[no-untyped-call]
     inputs: dict[int, tuple[Any, Any]] = {}
 
     def keep(module: Any, args: Any, kwargs: Any) -> None:
@@ -105,7 +105,7 @@ def _in_mini(cls: Any, patch: ModelPatch) -> list[Sample]:
     hooks = [m.register_forward_pre_hook(keep, with_kwargs=True) for m in inside]
     ids = torch.arange(3, 27).view(2, 12)
     with torch.no_grad():
-        model(**pair.seen(ids))
+        model(**({"input_ids": ids} if patch.images is None else load(patch.images)(ids)))
     for hook in hooks:
         hook.remove()
     found: dict[Any, Sample] = {}
