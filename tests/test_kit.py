@@ -28,6 +28,7 @@ from liger.testing import check_recipe, count_ops
 from liger.testing.models import Pair, expect_equal_step, find, step
 from liger_hf import fits
 from liger_hf.groups import GROUPS, LOSSES
+from liger_hf.samples import MADE
 
 LLAMA, GEMMA = modeling_llama.__name__, modeling_gemma.__name__
 QWEN2_VL = modeling_qwen2_vl.__name__
@@ -143,6 +144,14 @@ def vendored(tmp_path, monkeypatch, request):
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module(name)
     del sys.modules[name]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def of_others():
+    """Models of tests before these, which dynamo and fixtures keep, are not what a kit may complain about."""
+    for one in gc.get_objects():
+        if issubclass(type(one), torch.nn.Module):
+            MADE.add(one)
 
 
 @pytest.fixture(autouse=True)
@@ -401,6 +410,7 @@ def test_what_waits_can_be_patched_before_it_is_wrapped(kit, pair, vendored):
     assert {row.op for row in report.applied} == patched_ops(model) == {"rms_norm", "rope", "silu_mul"}
     torch.compile(model, backend="eager")(**Pair(find("llama"), "cpu").batch())
     assert kit.finish(model) == []
+    torch.compiler.reset()  # which keeps the model
 
 
 # -- Symbols -----------------------------------------------------------------------------------------------------------
