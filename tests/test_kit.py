@@ -225,7 +225,7 @@ def test_without_liger_hf_it_says_what_to_install(monkeypatch):
 
 
 # -- Families ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("how", ["model type", "path", "config", "class", "family", "path and family"])
+@pytest.mark.parametrize("how", ["model type", "path", "config", "mapping", "class", "family", "path and family"])
 def test_a_family_is_found(kit, pair, tmp_path, how):
     older = pair.plain()
     older.save_pretrained(tmp_path)
@@ -235,6 +235,7 @@ def test_a_family_is_found(kit, pair, tmp_path, how):
         "model type": {"model_name_or_path": "llama"},
         "path": {"model_name_or_path": str(tmp_path)},
         "config": {"model_name_or_path": config},
+        "mapping": {"model_name_or_path": wrapped(json.loads(config.to_json_string()))},
         "class": {"model_name_or_path": LlamaForCausalLM},
         "family": {"model_family": "llama"},
         "path and family": {"model_name_or_path": tmp_path, "model_family": "llama"},
@@ -518,6 +519,21 @@ def test_a_class_that_needs_a_config_is_checked_when_it_is_built(kit, vendored):
         vendored.EncoderMLP(bad())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_symbols_of_a_model_that_is_loaded_in_16_bits(kit, pair, tmp_path, dtype):
+    pair.plain().save_pretrained(tmp_path)
+    gc.collect()
+    kit.apply(
+        custom_patches={
+            "rms_norm": LigerPatch(LLAMA, "LlamaRMSNorm", fits.rms_norm(cast="llama")),
+            "swiglu": LigerPatch(LLAMA, "LlamaMLP", fits.gated_mlp(act="silu")),
+            "rope": LigerPatch(LLAMA, "LlamaAttention", fits.rope("half")),
+        }
+    )
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
+    assert model.dtype == dtype and patched_ops(model) == {"rms_norm", "silu_mul", "rope"}
+
+
 def test_an_example_builds_what_a_signature_cannot(kit, vendored):
     where = (vendored.__name__, "EncoderMLP", vendored.SlowMLP)
     with pytest.raises(
@@ -662,6 +678,7 @@ def test_an_instance_of_a_symbol_that_exists(kit, vendored):
         ),
         ({"model_name_or_path": "./nowhere"}, ValueError, r"'./nowhere' is no model directory[\s\S]*model_family="),
         ({"model_name_or_path": 3}, TypeError, "model_name_or_path is 3, expected a model type"),
+        ({"model_name_or_path": {"hidden_size": 8}}, TypeError, "model_name_or_path is {'hidden_size': 8}, expected"),
         ({"model_name_or_path": "gemma", "model_family": "llama"}, ValueError, "but the config is of gemma"),
     ],
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,16 +91,31 @@ def make_plan(target: Module, choices: Choices) -> tuple[Report, list[Action], M
     root = unwrap(target)
     check_order(target)
     reg = registry()
-    rows, candidates = find(root, reg)
-    _check_patterns(choices, candidates, reg)
-    _check_options(choices, candidates)
     actions: list[Action] = []
-    for candidate in candidates:
-        row, todo = _consider(candidate, choices, reg)
-        rows.append(row)
-        actions += todo
+    with usual_defaults():
+        rows, candidates = find(root, reg)
+        _check_patterns(choices, candidates, reg)
+        _check_options(choices, candidates)
+        for candidate in candidates:
+            row, todo = _consider(candidate, choices, reg)
+            rows.append(row)
+            actions += todo
     prefer = {row.op: choices.kernel(row.op) for row in rows if row.op}
     return _strict(Report(_idle(rows), prefer, planned=True), choices), actions, root
+
+
+@contextmanager
+def usual_defaults() -> Iterator[None]:
+    """New tensors are float32 on the CPU, whatever the caller's defaults: probes compute with numbers of their own."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _idle(rows: list[Row]) -> list[Row]:

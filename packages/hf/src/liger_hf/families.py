@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -17,6 +17,7 @@ from liger.declare import load
 from liger.plugins import describe
 from liger.registry import registry
 from liger_hf.commands import find_config, meta_model
+from liger_hf.kit_options import plain
 from liger_hf.loading import model_classes
 from liger_hf.samples import made_here
 
@@ -96,10 +97,14 @@ def find_family(target: Any, model_type: str | None) -> Family | None:
 
 
 def _config(target: Any) -> Any:
+    from transformers import AutoConfig
+
     if isinstance(target, (str, os.PathLike)):
         return find_config(os.fspath(target))[0]
     if isinstance(target, type) and getattr(target, "config_class", None) is not None:
         return target.config_class()  # type: ignore[attr-defined]
+    if isinstance(target, Mapping) and "model_type" in target:
+        return AutoConfig.for_model(**plain(target))
     if isinstance(getattr(target, "model_type", None), str) and not isinstance(target, type):
         return target
     raise TypeError(

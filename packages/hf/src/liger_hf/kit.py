@@ -25,6 +25,7 @@ from liger import Report
 from liger.construct import resolve
 from liger.errors import PatchRefused, WrongOrder
 from liger.patch import PENDING
+from liger.planner import usual_defaults
 from liger.registry import registry
 from liger.report import log
 from liger_hf.families import Family, find_family
@@ -143,7 +144,7 @@ class LigerKernelKit:
         """Patch what is built from now on. Several calls compose: a family, then an encoder of one's own.
 
         Args:
-            model_name_or_path: a model type, a directory, a hub id, a config or a model class.
+            model_name_or_path: a model type, a directory, a hub id, a config, also as a mapping, or a model class.
             modules: ``"auto"``, all that the family has; a list of names; or ``{name: bool}``, which changes "auto".
             model_family: the model type, where the name cannot tell: a composite model with a known text model.
             custom_patches: name -> ``LigerPatch``, a mapping of its fields, or a list of them.
@@ -163,8 +164,9 @@ class LigerKernelKit:
             raise ValueError("nothing to patch: give model_name_or_path, model_family or custom_patches")
         _refuse_instances([*(family.classes if family else ()), *(s.original for s in symbols)])
         result = _select(family, symbols, wanted)
-        for symbol in symbols:
-            symbol.check(result.unchecked)
+        with usual_defaults():
+            for symbol in symbols:
+                symbol.check(result.unchecked)
         _install(result, family, symbols, wanted)
         self.results.append(result)
         log(type(self), f"{result.route}: {', '.join(result.applied)}")

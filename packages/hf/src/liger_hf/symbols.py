@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
 
 from liger import Fit
 from liger.declare import load
 from liger.errors import AlreadyPatched, PatchRefused, UnpatchConflict
 from liger.patch import MISSING, Action, apply
-from liger.planner import Choices, parts_of
+from liger.planner import Choices, parts_of, usual_defaults
 from liger.registry import registry
 from liger_hf import fits
 from liger_hf.groups import ops_of
@@ -135,7 +134,7 @@ def _fitting(cls: Any, fit: Fit) -> Callable[..., None]:
         original(self, *args, **kwargs)
         if type(self) is cls:
             try:
-                with torch.device("cpu"):  # models are loaded on the meta device, where nothing can be compared
+                with usual_defaults():  # models are loaded on the meta device and in 16 bits
                     parts = parts_of(self, fit)
             except PatchRefused as refusal:
                 raise PatchRefused(
