@@ -252,6 +252,7 @@ def test_a_family_is_found(kit, pair, tmp_path, how):
     assert f"{LLAMA}.LlamaForCausalLM.__init__" in result.symbols and f"{LLAMA}.LlamaModel.__init__" in result.symbols
     made = {"built": LlamaForCausalLM(config), "loaded": AutoModelForCausalLM.from_pretrained(tmp_path)}
     assert liger.is_patched(made["loaded"])
+    assert len([row for row in result.report.applied if row.op == "rms_norm"]) == 5
     for model in made.values():
         model.load_state_dict(state)
         out = model.to(pair.device).train()(**pair.batch())

@@ -69,8 +69,7 @@ def function(name: str) -> Callable[..., Report]:
 # -- Doing it ----------------------------------------------------------------------------------------------------------
 def to_model(model: Any, flags: Mapping[str, bool], asked: Iterable[str] = ()) -> Report:
     """Patch one model by flags; say once which of the flags in ``asked`` found nothing to do."""
-    report = liger.autopatch(model, only=ops(flags))
-    _add_loss(report, model, flags)
+    report = _finish(liger.autopatch(model, only=ops(flags)), model, flags)
     done = {row.op for row in report.rows if row.status == "applied" or row.reason.startswith("already patched")}
     for flag in asked:
         if not done.intersection(FLAGS[flag]):
@@ -81,21 +80,20 @@ def to_model(model: Any, flags: Mapping[str, bool], asked: Iterable[str] = ()) -
 def to_types(name: str, flags: Mapping[str, bool]) -> Report:
     """Patch every model of these types that is made from now on; ``report.revert()`` ends it.
 
-    A loaded model, or one made from a config, is patched when it is there; any other at its first forward, but for
-    ``cross_entropy``.
+    A loaded model, or one made from a config, is patched when it is there, and its rows are added to the report; any
+    other at its first forward, but for ``cross_entropy``.
     """
-
-    def add_loss(model: Any) -> None:
-        _add_loss(Report([]), model, flags)
-
-    return _keep(loading.patch_from_now_on(model_classes(name), add_loss, only=ops(flags)))
+    finish = functools.partial(_finish, flags=flags)
+    return _keep(loading.patch_from_now_on(model_classes(name), finish, only=ops(flags)))
 
 
-def _add_loss(report: Report, model: Any, flags: Mapping[str, bool]) -> None:
+def _finish(report: Report, model: Any, flags: Mapping[str, bool]) -> Report:
+    """What flags mean beyond ``liger.autopatch``."""
     if flags.get("cross_entropy"):
         from liger_kernel._logits_loss import add_loss
 
         add_loss(report, model)
+    return report
 
 
 def ops(flags: Mapping[str, bool]) -> list[str]:

@@ -52,6 +52,7 @@ class KitResult:
         ops: that patched modules will call.
         commands: that validate the result.
         lacks: what this environment lacks, each with what to do.
+        report: of the family, to which the rows of each model are added that is loaded; None without a family.
     """
 
     route: str
@@ -62,6 +63,7 @@ class KitResult:
     ops: tuple[str, ...]
     commands: list[str]
     lacks: list[str]
+    report: Report | None = None
     _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     @property
@@ -284,7 +286,7 @@ def _install(result: KitResult, family: Family | None, symbols: list[Symbol], wa
             result.symbols.append(symbol.name)
         if family is not None and any(not wanted.left_out(op) for op in family.ops()):
             strict = bool(wanted.asked) and family.route == "family"
-            report = patch_from_now_on(family.classes, only=wanted.only(), strict=strict)
+            report = result.report = patch_from_now_on(family.classes, only=wanted.only(), strict=strict)
             result._undo.append(report.revert)
             marked = [c for c, row in zip(family.classes, report.rows, strict=True) if row.status == "deferred"]
             result.symbols += [f"{cls.__module__}.{cls.__name__}.__init__" for cls in marked]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import liger
-from liger import Report, Row
+from liger import Report
 from liger.construct import resolve
 from liger.errors import UnpatchConflict
 from liger.patch import MISSING, PENDING
@@ -46,19 +46,19 @@ def model_classes(model_type: str, types: Collection[str]) -> list[type]:
 
 
 def patch_from_now_on(
-    classes: Iterable[type], patched: Callable[[Any], object] = lambda model: None, **choices: Any
+    classes: Iterable[type], finish: Callable[[Report, Any], Report] = lambda report, model: report, **choices: Any
 ) -> Report:
     """Patch every instance of these classes that is made from now on; ``report.revert()`` ends it.
 
     Args:
         classes: of whole models.
-        patched: called with each model that is loaded or made from a config, once it is patched.
+        finish: called with the report of each model that is loaded or made from a config, and the model; the rows of
+            what it returns are added to the report.
         choices: arguments of ``liger.autopatch``.
 
     Raises:
         AlreadyPatched: a class is marked with other choices. Nothing is marked then.
     """
-    rows: list[Row] = []
     undo: list[Callable[[], None]] = []
 
     def revert() -> None:
@@ -66,22 +66,29 @@ def patch_from_now_on(
             undo[-1]()
             undo.pop()
 
+    report = Report([], _revert=revert)
+
+    def loaded(model: Any, done: Report) -> None:
+        report.rows += finish(done, model).rows
+
     try:
         for cls in classes:
-            report = liger.autopatch(cls, **choices)
-            rows += report.rows
-            if report.rows[0].status == "deferred":  # not, if it was marked before
-                undo += [report.revert, patch_when_loaded(cls, patched)]
+            marked = liger.autopatch(cls, **choices)
+            report.rows += marked.rows
+            if marked.rows[0].status == "deferred":  # not, if it was marked before
+                undo += [marked.revert, patch_when_loaded(cls, loaded)]
     except BaseException:
         revert()
         raise
-    return Report(rows, _revert=revert)
+    return report
 
 
-def patch_when_loaded(cls: Any, patched: Callable[[Any], object]) -> Callable[[], None]:
-    """Wrap the methods of a class that ``liger.autopatch`` has marked, and call ``patched`` with each patched model.
+def patch_when_loaded(cls: Any, patched: Callable[[Any, Report], object]) -> Callable[[], None]:
+    """Wrap the methods of a class that ``liger.autopatch`` has marked; returns what undoes it.
 
-    Returns what undoes it.
+    Args:
+        cls: the class.
+        patched: called with each patched model and its report.
     """
     before = {name: cls.__dict__.get(name, MISSING) for name in METHODS}
     installed = {name: classmethod(_patching(getattr(cls, name).__func__, patched)) for name in METHODS}
@@ -101,14 +108,13 @@ def patch_when_loaded(cls: Any, patched: Callable[[Any], object]) -> Callable[[]
     return revert
 
 
-def _patching(original: Callable[..., Any], patched: Callable[[Any], object]) -> Callable[..., Any]:
+def _patching(original: Callable[..., Any], patched: Callable[[Any, Report], object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         made = original(cls, *args, **kwargs)
         model = made[0] if isinstance(made, tuple) else made  # with output_loading_info
         if PENDING in model.__dict__:
-            resolve(model)
-            patched(model)
+            patched(model, resolve(model))
         return made
 
     return make
