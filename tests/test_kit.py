@@ -175,8 +175,9 @@ def kit():
 
 
 @pytest.fixture
-def pair(device):
-    return Pair(find("llama"), device)
+def pair():
+    """On the CPU, also where there is a GPU: what a kit does does not depend on the device."""
+    return Pair(find("llama"), "cpu")
 
 
 class Composite(torch.nn.Module):
@@ -255,10 +256,10 @@ def test_a_family_is_found(kit, pair, tmp_path, how):
     assert len([row for row in result.report.applied if row.op == "rms_norm"]) == 5
     for model in made.values():
         model.load_state_dict(state)
-        out = model.to(pair.device).train()(**pair.batch())
+        out = model.train()(**pair.batch())
         assert out.logits is not None and patched_ops(model) == {"rms_norm", "rope", "silu_mul"}
     kit.revert()
-    plain = LlamaForCausalLM(config).to(pair.device).train()
+    plain = LlamaForCausalLM(config).train()
     plain.load_state_dict(state)
     expect_equal_step(plain, made["built"], **pair.batch())
     assert not liger.is_patched(plain)
@@ -296,7 +297,7 @@ def test_what_was_asked_for_by_name_is_patched_in_the_model_that_is_built_or_rai
     config.hidden_act = "gelu"
     kit.apply("llama", ["swiglu"])
     with pytest.raises(PatchRefused, match=r"strict=True and 2 of [\s\S]*its activation \w+ does not compute silu"):
-        LlamaForCausalLM(config)(**Pair(find("llama"), "cpu").batch())
+        LlamaForCausalLM(config)(**pair.batch())
 
 
 def test_a_type_that_no_package_declares_is_recognised(kit):
@@ -336,7 +337,7 @@ def composite(vendored, config):
 
 @pytest.mark.parametrize("calls", ["one", "two"])
 def test_a_composite_model(kit, pair, vendored, calls):
-    config, batch = pair.plain().config, Pair(find("llama"), "cpu").batch()
+    config, batch = pair.plain().config, pair.batch()
     loss, gradients, _ = step(composite(vendored, config), **batch)
     patch = {"rms_norm": LigerPatch(vendored.__name__, "EncoderNorm", fits.rms_norm(cast="llama", eps="eps"))}
     if calls == "one":
@@ -410,7 +411,7 @@ def test_what_waits_can_be_patched_before_it_is_wrapped(kit, pair, vendored):
         torch.compile(model, backend="eager", fullgraph=True)(**pair.batch())
     (report,) = kit.finish(model)
     assert {row.op for row in report.applied} == patched_ops(model) == {"rms_norm", "rope", "silu_mul"}
-    torch.compile(model, backend="eager")(**Pair(find("llama"), "cpu").batch())
+    torch.compile(model, backend="eager")(**pair.batch())
     assert kit.finish(model) == []
     torch.compiler.reset()  # which keeps the model
 
@@ -818,7 +819,8 @@ def test_names():
 
 # -- The test of a recipe ----------------------------------------------------------------------------------------------
 @pytest.fixture
-def recipe(pair, device):
+def recipe(device):
+    pair = Pair(find("llama"), device)
     config, batch = pair.plain().config, pair.batch()
     return {
         "build": lambda dtype=torch.float32: LlamaForCausalLM(config).to(device, dtype),

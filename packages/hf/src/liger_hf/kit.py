@@ -51,7 +51,6 @@ class KitResult:
         unchecked: symbols whose check has to wait until the first instance is built, and raises there.
         ops: that patched modules will call.
         commands: that validate the result.
-        lacks: what this environment lacks, each with what to do.
         report: of the family, to which the rows of each model are added that is loaded; None without a family.
     """
 
@@ -62,14 +61,19 @@ class KitResult:
     unchecked: list[str]
     ops: tuple[str, ...]
     commands: list[str]
-    lacks: list[str]
     report: Report | None = None
+    _family: Family | None = field(default=None, repr=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     @property
     def applied(self) -> list[str]:
         """The names of ``selection`` that are applied."""
         return [name for name, status in self.selection.items() if status == "applied"]
+
+    @property
+    def lacks(self) -> list[str]:
+        """What this environment lacks to serve the ops and to run the commands, each with what to do."""
+        return _lacks(self._family, self.ops)
 
     def revert(self) -> None:
         """Put every symbol back; models that were built meanwhile stay patched until ``liger.unpatch``. Then a no-op.
@@ -254,7 +258,7 @@ def _select(family: Family | None, symbols: list[Symbol], wanted: Wanted) -> Kit
             *(f"liger explain {op}" for op in sorted(ops)),
             "liger doctor",
         ],
-        lacks=_lacks(family, ops),
+        _family=family,
     )
 
 
@@ -263,15 +267,14 @@ def _commands(family: Family | None, ops: set[str]) -> list[str]:
     return [*(family.commands() if family else []), *(f"liger explain {op}" for op in sorted(ops)), "liger doctor"]
 
 
-def _lacks(family: Family | None, ops: set[str]) -> list[str]:
-    """What the environment lacks to serve the ops and to run the commands."""
+def _lacks(family: Family | None, ops: Iterable[str]) -> list[str]:
     from liger.doctor import diagnose
 
     found = [*diagnose().problems, *(family.lacks() if family else [])]
     device = torch.accelerator.current_accelerator()
     if device is None:
         return [*found, "an accelerator: on a CPU ops run as plain torch, which saves memory and no time"]
-    for op in sorted(ops):
+    for op in ops:
         served = [k.name for k in registry().kernels(op) if not k.needs.devices or device.type in k.needs.devices]
         if served == ["reference"]:
             found.append(f"a kernel of {op} for {device.type}: `liger explain {op}` says what each needs")
