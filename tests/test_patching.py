@@ -23,7 +23,7 @@ from liger.registry import Registry, registry, use
 from liger.swap import forward
 from liger.testing import count_ops
 from liger.testing.models import Pair, expect_equal_step, expect_unchanged, find, snapshot, step
-from liger_hf import rope
+from liger_hf import rope, standin
 from liger_hf.head import LossCall
 from liger_kernels_loss import _chunked
 
@@ -675,3 +675,21 @@ def test_lazy_logits_are_there_for_every_reader(pair):
     assert all(torch.allclose(logits, expected.logits, atol=1e-5) for logits in found)
     compiled = torch.compile(patched, backend="eager", fullgraph=True)
     assert torch.allclose(compiled(**pair.batch(), logits="lazy").logits, expected.logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, "meta"])
+def test_the_callers_defaults_change_no_plan(pair, default, monkeypatch):
+    expected, model = liger.plan(pair.plain(), verify=True).rows, pair.plain()
+    monkeypatch.setattr(standin, "_compared", {})
+    monkeypatch.setattr(rope, "_reached", set())
+    rope._computes.cache_clear()
+    before = torch.get_default_dtype()
+    if isinstance(default, torch.dtype):
+        torch.set_default_dtype(default)
+    try:
+        with torch.device("meta" if default == "meta" else "cpu"):
+            assert liger.plan(model, verify=True).rows == expected
+            assert isinstance(default, str) or torch.get_default_dtype() == default
+            assert torch.empty(1).device.type == ("meta" if default == "meta" else "cpu")
+    finally:
+        torch.set_default_dtype(before)

@@ -1,4 +1,9 @@
-"""Every block of README.md is run: Python in one namespace, its output compared; commands checked or executed."""
+"""Every fenced block of README.md and of the docs is run.
+
+The Python of a page runs in one namespace and its output is compared with the text below it; commands are checked or
+executed, YAML and TOML read. A block that begins with `# needs 2 GPUs` names hardware that tests do not have: it is
+only compiled.
+"""
 
 import ast
 import contextlib
@@ -8,11 +13,13 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pluggy
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from liger import hookspecs
@@ -25,15 +32,14 @@ from repo import name_of, packages  # noqa: E402  (tools/ is no package)
 
 PACKAGES = packages()
 NOXFILE = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+every_page = pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
+HARDWARE = re.compile(r"# needs (a|\d+) ")
 
 
 def blocks(file):
     """The fenced blocks of a page: (language, text)."""
     return re.findall(r"(?m)^```(\w*)\n([\s\S]*?)^```$", file.read_text(encoding="utf-8"))
-
-
-BLOCKS = blocks(ROOT / "README.md")
 
 
 def split(line):
@@ -45,36 +51,66 @@ def split(line):
         words = words[end + 1 :]
 
 
-SHELL = [words for kind, text in BLOCKS if kind == "sh" for line in text.splitlines() for words in split(line)]
+COMMANDS = [
+    words
+    for file in PAGES
+    for kind, text in blocks(file)
+    if kind == "sh" and not HARDWARE.match(text)
+    for line in text.splitlines()
+    for words in split(line)
+]
+SHELL = [words for at, words in enumerate(COMMANDS) if words not in COMMANDS[:at]]
 
 
-def test_every_block_is_of_a_kind_that_is_run():
-    assert {kind for kind, _ in BLOCKS} == {"python", "text", "sh"}
+@every_page
+def test_every_block_is_of_a_kind_that_is_run(file):
+    fences = re.findall(r"(?m)^\s*(?:```|~~~).*$", file.read_text(encoding="utf-8"))
+    found = blocks(file)
+    assert len(fences) == 2 * len(found), "a fence that is indented or has more than a language is not seen"
+    assert {kind for kind, _ in found} <= {"python", "text", "sh", "yaml", "toml"}
 
 
-def test_python_prints_what_the_page_shows():
-    names, printed = {}, ""
-    for kind, text in BLOCKS:
+@every_page
+def test_python_prints_what_the_page_shows(file, no_modules_left):
+    names, printed = {"__name__": file.stem}, ""
+    for kind, text in blocks(file):
         if kind == "python":
+            code = compile(text, file.name, "exec")
+            if HARDWARE.match(text):
+                continue
+            before = dict(names)
             with contextlib.redirect_stdout(io.StringIO()) as out:
-                exec(compile(text, "README.md", "exec"), names)
+                exec(code, names)
             printed = out.getvalue()
+            check_hooks({name: value for name, value in names.items() if before.get(name) is not value})
         elif kind == "text":
             assert printed == text
 
 
-@pytest.mark.parametrize("file", DOCS, ids=lambda file: file.name)
-def test_python_of_the_docs(file):
+@pytest.fixture
+def no_modules_left():
+    """Pages make modules that stand for a reader's; these have no spec."""
+    before = set(sys.modules)
+    yield
+    for name in [n for n, module in sys.modules.items() if n not in before and getattr(module, "__spec__", 0) is None]:
+        del sys.modules[name]
+
+
+def check_hooks(names):
+    """Hooks that a block defines exist, and return something."""
+    plugins = pluggy.PluginManager("liger")
+    plugins.add_hookspecs(hookspecs)
+    plugins.register(SimpleNamespace(**names))
+    plugins.check_pending()
+    for hook in [name for name in names if name.startswith("liger_register_") and "commands" not in name]:
+        assert getattr(plugins.hook, hook)()
+
+
+@every_page
+def test_data_can_be_read(file):
     for kind, text in blocks(file):
-        if kind == "python":
-            names = {}
-            exec(compile(text, file.name, "exec"), names)
-            plugins = pluggy.PluginManager("liger")
-            plugins.add_hookspecs(hookspecs)
-            plugins.register(SimpleNamespace(**names))
-            plugins.check_pending()
-            for hook in [name for name in names if name.startswith("liger_register_") and "commands" not in name]:
-                assert getattr(plugins.hook, hook)()
+        if kind in ("yaml", "toml"):
+            assert yaml.safe_load(text) if kind == "yaml" else tomllib.loads(text)
 
 
 @pytest.mark.parametrize("words", SHELL, ids=" ".join)
@@ -93,6 +129,9 @@ def test_command(words, tmp_path):
         case ["liger", *arguments]:
             env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}  # doctor calls that a problem
             subprocess.run([sys.executable, "-m", "liger", *arguments], check=True, env=env, cwd=tmp_path)
+        case ["python" | "torchrun" | "accelerate", *arguments]:  # a program of examples/, which tests of its own run
+            programs = [word for word in arguments if word.endswith(".py")]
+            assert programs and all((ROOT / program).is_file() for program in programs)
         case _:
             pytest.fail(f"no test knows how to check {words}")
 

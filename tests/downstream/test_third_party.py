@@ -55,6 +55,12 @@ with count_ops() as counts:
 assert counts == {("rms_norm", "acme"): 1}, counts
 expected = liger.ops.rms_norm(x, w, eps=1e-5, offset=1.0)
 assert torch.allclose(y.inner, expected, rtol=1e-6, atol=1e-6)
+ours, theirs = [[t.clone().requires_grad_() for t in (x, w)] for _ in range(2)]
+theirs = [AcmeTensor(t.detach()).requires_grad_() for t in theirs]
+for tensors, dy in ((ours, torch.ones(3, 64)), (theirs, AcmeTensor(torch.ones(3, 64)))):
+    liger.ops.rms_norm(*tensors, eps=1e-5, offset=1.0).backward(dy)
+for found, wanted in zip(theirs, ours):
+    assert torch.allclose(found.grad.inner, wanted.grad, rtol=1e-5, atol=1e-5)
 with count_ops() as counts:
     liger.ops.rms_norm(x, w)
 assert ("rms_norm", "acme") not in counts  # the CPU is not its device

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import liger
-from liger import Report, Row
+from liger import Report
 from liger.registry import registry
+from liger_hf import loading
 from liger_kernel import _said
-from liger_kernel._loading import patch_when_loaded
 from liger_kernel._types import FLAGS, FUNCTIONS, OTHERS, PREFIX, TEXT_TYPES
 
 if TYPE_CHECKING:
@@ -70,8 +69,7 @@ def function(name: str) -> Callable[..., Report]:
 # -- Doing it ----------------------------------------------------------------------------------------------------------
 def to_model(model: Any, flags: Mapping[str, bool], asked: Iterable[str] = ()) -> Report:
     """Patch one model by flags; say once which of the flags in ``asked`` found nothing to do."""
-    report = liger.autopatch(model, only=ops(flags))
-    _add_loss(report, model, flags)
+    report = _finish(liger.autopatch(model, only=ops(flags)), model, flags)
     done = {row.op for row in report.rows if row.status == "applied" or row.reason.startswith("already patched")}
     for flag in asked:
         if not done.intersection(FLAGS[flag]):
@@ -82,34 +80,20 @@ def to_model(model: Any, flags: Mapping[str, bool], asked: Iterable[str] = ()) -
 def to_types(name: str, flags: Mapping[str, bool]) -> Report:
     """Patch every model of these types that is made from now on; ``report.revert()`` ends it.
 
-    A loaded model, or one made from a config, is patched when it is there; any other at its first forward, but for
-    ``cross_entropy``.
+    A loaded model, or one made from a config, is patched when it is there, and its rows are added to the report; any
+    other at its first forward, but for ``cross_entropy``.
     """
-    rows: list[Row] = []
-    undo: list[Callable[[], None]] = []
-
-    def revert() -> None:
-        while undo:
-            undo[-1]()
-            undo.pop()
-
-    try:
-        for cls in model_classes(name):
-            report = liger.autopatch(cls, only=ops(flags))
-            rows += report.rows
-            if report.rows[0].status == "deferred":  # not, if it was marked before
-                undo += [report.revert, patch_when_loaded(cls, lambda model: _add_loss(Report([]), model, flags))]
-    except BaseException:
-        revert()
-        raise
-    return _keep(Report(rows, _revert=revert))
+    finish = functools.partial(_finish, flags=flags)
+    return _keep(loading.patch_from_now_on(model_classes(name), finish, only=ops(flags)))
 
 
-def _add_loss(report: Report, model: Any, flags: Mapping[str, bool]) -> None:
+def _finish(report: Report, model: Any, flags: Mapping[str, bool]) -> Report:
+    """What flags mean beyond ``liger.autopatch``."""
     if flags.get("cross_entropy"):
         from liger_kernel._logits_loss import add_loss
 
         add_loss(report, model)
+    return report
 
 
 def ops(flags: Mapping[str, bool]) -> list[str]:
@@ -129,25 +113,10 @@ def model_classes(name: str) -> list[type]:
     Raises:
         ValueError: transformers has no such model type.
     """
-    from transformers import PreTrainedModel
-    from transformers.models.auto.configuration_auto import model_type_to_module_name
-
-    package = model_type_to_module_name(name)
     try:
-        module = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{PREFIX}{name}: the installed transformers has no model type {name!r}") from error
-    found = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, PreTrainedModel)]
-    types = model_types(name)
-    return [c for c in found if c.__module__ == module.__name__ and _type_of(c) in types and _is_whole(c)]
-
-
-def _type_of(cls: Any) -> str | None:
-    return getattr(cls.config_class, "model_type", None)
-
-
-def _is_whole(cls: type) -> bool:
-    return not cls.__name__.endswith("PreTrainedModel")
+        return loading.model_classes(name, model_types(name))
+    except ValueError as error:
+        raise ValueError(f"{PREFIX}{name}: {error}") from error
 
 
 def _why(report: Report, flag: str) -> str:

@@ -6,16 +6,9 @@ every flag that is not named may be given too, by keyword.
 
 from __future__ import annotations
 
-FLAGS: dict[str, tuple[str, ...]] = {
-    "rope": ("rope", "rope_complex", "mrope", "qk_norm_rope"),
-    "cross_entropy": ("cross_entropy",),
-    "fused_linear_cross_entropy": ("linear_cross_entropy",),
-    "rms_norm": ("rms_norm", "gated_rms_norm"),
-    "layer_norm": ("layer_norm", "cohere_norm"),
-    "swiglu": ("silu_mul", "silu_mul_packed", "silu_mul_clamped", "silu_mul_clamped_packed"),
-    "geglu": ("gelu_mul", "gelu_mul_packed"),
-    "relu_squared": ("relu_squared",),
-}
+from liger_hf.groups import GROUPS
+
+FLAGS = GROUPS
 """Flag -> the ops whose fits it switches."""
 
 SWIGLU = "rope -cross_entropy fused_linear_cross_entropy rms_norm swiglu model"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,16 +91,31 @@ def make_plan(target: Module, choices: Choices) -> tuple[Report, list[Action], M
     root = unwrap(target)
     check_order(target)
     reg = registry()
-    rows, candidates = find(root, reg)
-    _check_patterns(choices, candidates, reg)
-    _check_options(choices, candidates)
     actions: list[Action] = []
-    for candidate in candidates:
-        row, todo = _consider(candidate, choices, reg)
-        rows.append(row)
-        actions += todo
+    with usual_defaults():
+        rows, candidates = find(root, reg)
+        _check_patterns(choices, candidates, reg)
+        _check_options(choices, candidates)
+        for candidate in candidates:
+            row, todo = _consider(candidate, choices, reg)
+            rows.append(row)
+            actions += todo
     prefer = {row.op: choices.kernel(row.op) for row in rows if row.op}
     return _strict(Report(_idle(rows), prefer, planned=True), choices), actions, root
+
+
+@contextmanager
+def usual_defaults() -> Iterator[None]:
+    """New tensors are float32 on the CPU, whatever the caller's defaults: probes compute with numbers of their own."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _idle(rows: list[Row]) -> list[Row]:
@@ -162,7 +178,7 @@ def _consider(candidate: Candidate, choices: Choices, reg: Registry) -> tuple[Ro
     if reason := _outside(candidate, choices, reg):
         return left("skipped", reason)
     try:
-        parts = _parts(module, fit)
+        parts = parts_of(module, fit)
     except PatchRefused as refusal:
         return left("refused", str(refusal))
     actions = [Action(_path_of(p, module, path), p.module, choices.spec(fit, p), dict(p.attributes)) for p in parts]
@@ -191,8 +207,8 @@ def _outside(candidate: Candidate, choices: Choices, reg: Registry) -> str | Non
     return _foreign(module)
 
 
-def _parts(module: Module, fit: Fit) -> list[Part]:
-    """The modules of the fit.
+def parts_of(module: Module, fit: Fit) -> list[Part]:
+    """The modules of a fit, once it has been matched with ``module``.
 
     Raises:
         PatchRefused: it does not describe the module, or its probes fail.

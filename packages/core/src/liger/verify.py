@@ -30,7 +30,22 @@ def verify_fit(module: Any, fit: Fit, actions: list[Action]) -> tuple[Status, st
     probe: Probe = load(fit.probe)(module, torch.Generator().manual_seed(0))
     with count_ops() as counts:
         found = _run(quiet(shadow(module, actions)), probe, probe.inputs)
-    module = quiet(module)
+    if reason := _outside(found, quiet(module), probe):
+        return "refused", f"verify: {reason}"
+    kernels = ", ".join(sorted({f"{op}/{kernel}" for op, kernel in counts}))
+    return "applied", f"verified with {kernels} on {probe.inputs[0].device}"
+
+
+def differ(module: Any, other: Any, probe: Probe) -> str | None:
+    """Why ``other`` does not compute what ``module`` does, forward and gradients, by the numbers; None if it does.
+
+    Both have parameters of the same names and values. The truth is ``module`` in fp64.
+    """
+    return _outside(_run(quiet(other), probe, probe.inputs), quiet(module), probe)
+
+
+def _outside(found: list[torch.Tensor], module: Any, probe: Probe) -> str | None:
+    """Why results are not those of ``module`` within the contract."""
     expected = _run(module, probe, probe.inputs)
     truth = _run(_doubled(module, probe), probe, tuple(_double(t) for t in probe.inputs))
     width = max(t.shape[-1] for t in probe.inputs)
@@ -38,9 +53,8 @@ def verify_fit(module: Any, fit: Fit, actions: list[Action]) -> tuple[Status, st
         for triple in zip(found, expected, truth, strict=True):
             compare(*triple, reduction=width, per_row=False)
     except ContractViolation as violation:
-        return "refused", f"verify: {violation}"
-    kernels = ", ".join(sorted({f"{op}/{kernel}" for op, kernel in counts}))
-    return "applied", f"verified with {kernels} on {probe.inputs[0].device}"
+        return str(violation)
+    return None
 
 
 def shadow(module: Any, actions: list[Action]) -> Any:
@@ -60,9 +74,9 @@ def _run(module: Any, probe: Probe, inputs: tuple[torch.Tensor, ...]) -> list[to
     with torch.enable_grad():
         output = probe.run(module, *inputs)
         names = ("",) if probe.uses is None else probe.uses
-        weights = [p for name in names for p in module.get_submodule(name).parameters()]
-        leaves = [t for t in (*inputs, *weights) if t.requires_grad]
-        grads = torch.autograd.grad(output, leaves, random_like([output])) if leaves else ()
+        weights = [p for name in names for _, p in sorted(module.get_submodule(name).named_parameters())]
+        leaves = [t for t in (*inputs, *weights) if t.requires_grad] if output.requires_grad else []
+        grads = torch.autograd.grad(output, leaves, random_like([output]), materialize_grads=True) if leaves else ()
     # a loss is fp32 also when its logits were bf16: it is compared in the dtype the module works in
     # and upstream's own fp32 statistics bound what an fp64 model can be compared in
     results = [output.detach().to(inputs[0].dtype), *grads]

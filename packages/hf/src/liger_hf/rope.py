@@ -192,7 +192,8 @@ def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str,
     one = names == ONE_TENSOR
     if not one and (last or names[:4] != PARAMETERS or names[4:] not in FURTHER):
         expected = ONE_TENSOR if last else [*PARAMETERS, "unsqueeze_dim"]
-        return f"{upstream.__qualname__} takes ({', '.join(names)}), expected ({', '.join(expected)})"
+        reason = f"{upstream.__qualname__} takes ({', '.join(names)}), expected ({', '.join(expected)})"
+        return reason + (_streams_differ(upstream, layout, cast) if names[4:5] == ["mrope_section"] else "")
     ours = as_upstream(upstream, load(registry().op("rope").reference), layout, tables, cast, last)
     generator = torch.Generator().manual_seed(0)
     vision = not one and len(names) == 4  # such have their heads behind tokens, and a batch around that or none
@@ -219,6 +220,22 @@ def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str,
                     f"cast={cast!r} say: {dtype} with {table} tables differs"
                 )
     return _gradients_differ(upstream, ours, wide[:-2], *wide[-2:])
+
+
+def _streams_differ(upstream: Rotate, layout: str, cast: str) -> str:
+    """By how much the op is off where upstream has three streams of positions; empty if that does not run."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, n, 3, 8, generator=generator) for n in (4, 1))
+    cos, sin = (torch.randn(3, 2, 3, 8, generator=generator) for _ in range(2))
+    try:
+        expected = upstream(q, k, cos, sin, [1, 1, 2])[0]
+    except RuntimeError:
+        return ""
+    found = load(registry().op("rope").reference)(q, k, cos[0], sin[0], layout=layout, cast=cast)[0]
+    return (
+        "; it has three streams of positions, and with one the result differs by up to "
+        f"{float((found - expected).abs().max()):.3g} where the largest value is {float(expected.abs().max()):.3g}"
+    )
 
 
 def _several(rotated: Any) -> Sequence[Tensor]:

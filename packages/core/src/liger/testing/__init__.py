@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from liger.testing.memory import no_writes, poisoned
     from liger.testing.models import check_model, model_checks
     from liger.testing.observe import count_ops, launches, no_sync, strict
+    from liger.testing.recipe import check_recipe
 
 _HOMES = {
     "acc": "liger.numerics",
@@ -31,6 +32,7 @@ _HOMES = {
     "check_compile": "liger.testing.compiled",
     "check_kernel": "liger.testing.kernels",
     "check_model": "liger.testing.models",
+    "check_recipe": "liger.testing.recipe",
     "checks": "liger.testing.kernels",
     "count_ops": "liger.testing.observe",
     "launches": "liger.testing.observe",
@@ -51,6 +53,7 @@ __all__ = [
     "check_compile",
     "check_kernel",
     "check_model",
+    "check_recipe",
     "checks",
     "count_ops",
     "launches",

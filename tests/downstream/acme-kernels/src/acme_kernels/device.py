@@ -1,4 +1,4 @@
-"""A device that is the CPU in disguise, and a kernel for it."""
+"""A device that is the CPU in disguise."""
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -20,8 +20,3 @@ class AcmeTensor(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         args = [a.inner if isinstance(a, cls) else a for a in args]
         return cls(func(*args, **(kwargs or {})))
-
-
-def rms_norm(x, weight, *, eps, cast, offset):
-    h = x.inner * torch.rsqrt(x.inner.square().mean(-1, keepdim=True) + eps)
-    return AcmeTensor(h if weight is None else h * (weight.inner + offset))

@@ -12,7 +12,7 @@ def liger_register_ops():
         Kernel(
             op="rms_norm",
             name="acme",
-            fn="acme_kernels.device:rms_norm",
+            fn="acme_kernels.kernels:rms_norm",
             rank=20,
             needs=Needs(devices=("acme",), dtypes=("float32",), max_size={"H": 64}),
         )
