@@ -9,7 +9,6 @@ import shutil
 from typing import Any
 
 import pytest
-import torch
 
 from liger.testing.compiled import count_graphs
 from liger.testing.kernels import in_part
