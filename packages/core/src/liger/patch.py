@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 JOURNAL = "_liger_journal"
 PENDING = "_liger_pending"
 """Marks an instance that ``liger.construct`` will patch at its first forward."""
+TENSOR_PARALLEL = "transformers.distributed."
+"""Where the forwards come from that transformers' plans for tensor parallelism put on instances."""
 MISSING = object()
 
 
@@ -173,12 +175,18 @@ def _bound(value: Any, entry: Entry) -> bool:
 
 
 def _prepared(entry: Entry) -> bool:
-    """Whether the forward on the instance is accelerate's mixed-precision wrapper around ours, which may stay.
+    """Whether the forward on the instance is a wrapper around the module's own that may stay.
 
-    Our function passes through to upstream's on a module that is no longer patched.
+    It is accelerate's for mixed precision or that of transformers' tensor parallelism. Our function passes through to
+    upstream's on a module that is no longer patched.
     """
     held = entry.module.__dict__
-    return owner_of(held["forward"]).startswith("accelerate.") and _bound(held.get("_original_forward"), entry)
+    owner = owner_of(held["forward"])
+    if owner.startswith("accelerate."):
+        return _bound(held.get("_original_forward"), entry)
+    cells = getattr(held["forward"], "__closure__", None) or ()
+    inside = [getattr(cell.cell_contents, "__self__", None) for cell in cells]
+    return owner.startswith(TENSOR_PARALLEL) and any(owned is entry.module for owned in inside)
 
 
 def is_accelerate(module: Module) -> bool:

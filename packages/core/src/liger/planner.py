@@ -11,7 +11,7 @@ from liger.candidates import Candidate, find
 from liger.context import as_prefer
 from liger.declare import Fit, load
 from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
-from liger.patch import PENDING, Action, is_accelerate, owner_of
+from liger.patch import PENDING, TENSOR_PARALLEL, Action, is_accelerate, owner_of
 from liger.plugins import describe
 from liger.registry import Registry, registry
 from liger.report import IDLE, Report, Row, Status
@@ -133,6 +133,8 @@ def check_order(target: Module) -> None:
                     f"{path or 'the model'} is already {type(module).__name__} ({base.__module__}.{base.__name__}): "
                     f"patch before {_TOO_LATE.get(base.__name__, 'replicate')}"
                 )
+        if any(owner_of(hook).startswith("deepspeed.") for hook in module._forward_pre_hooks.values()):
+            raise WrongOrder(f"{path or 'the model'} has hooks of DeepSpeed ZeRO-3: patch before deepspeed.initialize")
         if _is_convolution(module):
             continue  # upstream parametrises some by weight norm (wav2vec2), and no fit is for one
         if hasattr(module, "parametrizations") and type(module).__name__.startswith("Parametrized"):
@@ -214,7 +216,9 @@ def _foreign(module: Module) -> str | None:
     held = module.__dict__.get("forward")
     if held is None or is_accelerate(module):
         return None
-    return f"its forward on the instance belongs to {owner_of(held)}, not to upstream"
+    owner = owner_of(held)
+    remedy = "; patch before the tensor-parallel plan is applied" if owner.startswith(TENSOR_PARALLEL) else ""
+    return f"its forward on the instance belongs to {owner}, not to upstream{remedy}"
 
 
 def _mismatch(module: Module, fit: Fit) -> str | None:
