@@ -55,7 +55,9 @@ class Work:
         with count_ops() as counts:
             loss, found, out = step(model, **(self.mine if batch is None else batch), **inputs)
         self.compare(loss, found)
-        ops = Counter(op for op, _ in counts)
+        ops = Counter()
+        for (op, _), number in counts.items():
+            ops[op] += number
         assert bool(ops[fused]) == (out.logits is None), (ops, out.logits)
         assert fused is None or out.logits is None
         return ops
@@ -161,7 +163,9 @@ def fsdp2(rank, units="root", tied=False, checkpoint=False, model_type="llama", 
 def hybrid(rank):
     work = Work(rank)
     liger.autopatch(work.model, strict=True)
-    work.check(shard(work.model, "own", init_device_mesh(work.mesh.device_type, (1, rank.ranks), mesh_dim_names=("a", "b"))))
+    work.check(
+        shard(work.model, "own", init_device_mesh(work.mesh.device_type, (1, rank.ranks), mesh_dim_names=("a", "b")))
+    )
 
 
 @case("fsdp2: mixed precision", "layers")
@@ -213,6 +217,51 @@ def fsdp2_accumulated(rank):
         loss.backward()
         total += loss.detach()
     work.compare(total, gradients(model))
+
+
+@case("peft, ddp", "ddp")
+@case("peft, fsdp2", "fsdp2")
+def peft(rank, wrapper):
+    """LoRA on projections, and copies of head and norm that train, patched afterwards; the originals are frozen."""
+    from peft import LoraConfig, get_peft_model
+
+    work = Work(rank)
+    lora = {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["lm_head", "norm"], "init_lora_weights": False}
+    models = []
+    for model in (work.pair.plain(), work.model):
+        torch.manual_seed(5)
+        models.append(get_peft_model(model, LoraConfig(**lora)).train())
+    work.loss, work.gradients, _ = step(models[0], **work.batch)
+    liger.autopatch(models[1], strict=True)
+    if wrapper == "ddp":
+        wrapped = nn.parallel.DistributedDataParallel(models[1])
+        found = work.check(wrapped)
+    else:
+        for layer in work.model.model.layers:
+            fully_shard(layer, mesh=work.mesh)
+        wrapped = fully_shard(models[1], mesh=work.mesh)
+        found = work.check(wrapped)
+    assert found["rms_norm"] == 5
+
+
+@case("marked before construction: ddp", "ddp")
+@case("marked before construction: tp_plan", "tp_plan")
+@case("marked before construction: fsdp2", "fsdp2")
+def marked(rank, wrapper):
+    """Patched at the first forward, as late as that is: what cannot work then says so before it computes anything."""
+    work = Work(rank)
+    marks = liger.autopatch("llama")
+    model = work.pair.plain()
+    marks.revert()
+    if wrapper == "ddp":
+        work.check(nn.parallel.DistributedDataParallel(model))
+    elif wrapper == "tp_plan":
+        apply_plan(model, work.mesh)
+        work.check(model, work.batch, fused=PARALLEL)
+    else:
+        shard(model, "layers", work.mesh)
+        with pytest.raises(WrongOrder, match="patch before fully_shard"):
+            model(**work.mine)
 
 
 # -- torch.compile around or inside ------------------------------------------------------------------------------------

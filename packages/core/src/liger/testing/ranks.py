@@ -34,9 +34,6 @@ import torch.distributed as dist
 
 from liger.errors import ContractViolation
 
-PATIENCE = datetime.timedelta(seconds=60)
-"""How long a process waits for the others."""
-
 
 class Rank(NamedTuple):
     """What a case is told: its process, the number of processes, and the device that this one has."""
@@ -63,13 +60,13 @@ class Found(NamedTuple):
         """What a case returned on each process.
 
         Raises:
-            ContractViolation: it failed on a process, or was not run because one before it failed on some.
+            ContractViolation: it failed on a process, or did not end on all of them.
         """
         outcomes = [found.get(name) for found in self.ranks]
         if None in outcomes:
-            last = list(self.ranks[0])[-1]
+            ended = [list(found)[-1:] for found in self.ranks]
             raise ContractViolation(
-                f"{name!r} was not run: {last!r} failed before on some of the processes, not on all"
+                f"{name!r} did not end on all processes; the last that did on each: {ended}\n{self.written[-4000:]}"
             )
         errors = [f"rank {rank}: {o.error}" for rank, o in enumerate(outcomes) if o and o.error]
         if errors:
@@ -77,32 +74,33 @@ class Found(NamedTuple):
         return [o.value for o in outcomes if o]
 
 
-def run_ranks(file: str | Path, folder: Path, *, ranks: int = 2, device: str = "cpu") -> Found:
+def run_ranks(file: str | Path, folder: Path, *, ranks: int = 2, device: str = "cpu", patience: float = 60.0) -> Found:
     """Run ``CASES`` of a Python file, a mapping of names to functions of a ``Rank``, in processes of one group.
 
     Args:
         file: usually that of the test, ``__file__``.
         folder: an empty one, through which they meet.
         device: ``cpu``, with gloo and Triton's interpreter, or ``cuda``, with NCCL and one GPU for each process.
-
+        patience: seconds that a process waits for the others.
     """
     on_cpu = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     start = "import sys; from liger.testing.ranks import main; main(*sys.argv[1:])"
-    words = [sys.executable, "-c", start, str(file), str(folder), str(ranks), device]
+    words = [sys.executable, "-c", start, str(file), str(folder), str(ranks), device, str(patience)]
     done = subprocess.run(words, env={**os.environ, **on_cpu}, capture_output=True, text=True, check=False)
     kept = [folder / f"{rank}.pt" for rank in range(ranks)]
     return Found([torch.load(k, weights_only=False) if k.exists() else {} for k in kept], done.stderr)
 
 
-def main(file: str, folder: str, ranks: str, device: str) -> None:
+def main(file: str, folder: str, ranks: str, device: str, patience: str) -> None:
     """Start the processes and wait for them."""
     if device == "cpu" and importlib.util.find_spec("triton"):
         from liger.testing.interpreter import fix
 
         fix()
-    cases = load_cases(file)
+    cases, wait = load_cases(file), datetime.timedelta(seconds=float(patience))
     context = multiprocessing.get_context("fork")  # what the file imports is imported once
-    started = [context.Process(target=work, args=(cases, folder, r, int(ranks), device)) for r in range(int(ranks))]
+    everyone = [Rank(rank, int(ranks), device) for rank in range(int(ranks))]
+    started = [context.Process(target=work, args=(cases, folder, rank, wait)) for rank in everyone]
     for process in started:
         process.start()
     for process in started:
@@ -120,22 +118,23 @@ def load_cases(file: str) -> Mapping[str, Callable[[Rank], Any]]:
     return module.CASES  # type: ignore[no-any-return]
 
 
-def work(cases: Mapping[str, Callable[[Rank], Any]], folder: str, rank: int, ranks: int, device: str) -> None:
+def work(cases: Mapping[str, Callable[[Rank], Any]], folder: str, rank: Rank, patience: datetime.timedelta) -> None:
     """All that one process does."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))  # as torchrun does
+    me, ranks, device = rank
+    os.environ.update(RANK=str(me), LOCAL_RANK=str(me), WORLD_SIZE=str(ranks))  # as torchrun does
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")  # read by accelerate; nothing listens there
     if device == "cuda":
-        torch.cuda.set_device(rank)
-        device = f"cuda:{rank}"
+        torch.cuda.set_device(me)
+        rank = rank._replace(device=f"cuda:{me}")
     backend = "gloo" if device == "cpu" else "nccl"
-    dist.init_process_group(backend, f"file://{folder}/store", timeout=PATIENCE, rank=rank, world_size=ranks)
+    dist.init_process_group(backend, f"file://{folder}/store", timeout=patience, rank=me, world_size=ranks)
     store = dist.FileStore(f"{folder}/outcomes", ranks)  # type: ignore[attr-defined]
-    store.set_timeout(PATIENCE)
+    store.set_timeout(patience)
     found: dict[str, Outcome] = {}
     for name, case in cases.items():
-        found[name] = run(case, Rank(rank, ranks, device))
-        torch.save(found, f"{folder}/{rank}.pt")  # the next one may take the process down
-        store.set(f"{name} {rank}", "failed" if found[name].error else "ended")
+        found[name] = run(case, rank)
+        torch.save(found, f"{folder}/{me}.pt")  # the next one may take the process down
+        store.set(f"{name} {me}", "failed" if found[name].error else "ended")
         if len({store.get(f"{name} {other}") for other in range(ranks)}) > 1:
             break
     dist.destroy_process_group()
