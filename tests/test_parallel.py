@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
 import liger
-from liger.errors import WrongOrder
+from liger.errors import UnpatchConflict, WrongOrder
 from liger.testing import count_ops
 from liger.testing.models import Pair, expect_close, expect_close_gradients, find, gradients, step
 from liger.testing.ranks import Found, Rank, run_ranks
@@ -190,6 +190,15 @@ def mixed_precision(rank, units, **options):
     assert (ours <= 2 * theirs + 2**-8).all(), (ours / theirs).max()  # 2^-8: the loss is rounded to bf16 in one place
 
 
+@case("fsdp2: mixed precision rounds no integer")
+def items_under_mixed_precision(rank):
+    work = Work(rank)
+    liger.autopatch(work.model, strict=True)
+    shard(work.model, "own", work.mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    losses = [work.model(**work.mine, num_items_in_batch=n).loss for n in (1001, torch.tensor(1001))]
+    assert losses[0].item() == losses[1].item()
+
+
 @case("fsdp2: meta, patched, sharded, to_empty")
 def meta(rank):
     work = Work(rank)
@@ -271,10 +280,7 @@ def marked(rank, wrapper):
 def compiled(rank, units=None):
     work = Work(rank)
     liger.autopatch(work.model, strict=True)
-    if units is None:
-        wrapped = nn.parallel.DistributedDataParallel(work.model)
-    else:
-        wrapped = shard(work.model, units, work.mesh)
+    wrapped = nn.parallel.DistributedDataParallel(work.model) if units is None else shard(work.model, units, work.mesh)
     model = torch.compile(wrapped, backend="aot_eager")
     work.check(model)
     work.check(model)
@@ -335,6 +341,8 @@ PARALLEL = "vocab_parallel_linear_cross_entropy"
 @case("tp_plan: patched after", order="after")
 @case("tp_plan: gemma2", model_type="gemma2", num_key_value_heads=2)
 @case("tp_plan: qwen3, with norms of heads", model_type="qwen3")
+@case("tp_plan: phi3, with gate and up in one projection", model_type="phi3", num_key_value_heads=4)
+@case("tp_plan: qwen3_moe", model_type="qwen3_moe")
 @case("tp_plan: an odd vocabulary", vocab_size=257)
 @case("tp_plan: options reach the op of the ranks", options={"workspace_mb": 0.01})
 def tp_plan(rank, order="before", model_type="llama", options=None, **config):
@@ -379,9 +387,9 @@ def torch_plan(rank, order="before", layout=None, chosen=False):
     parallelize_module(work.model, work.mesh, plan)
     if order == "after":
         liger.autopatch(work.model, strict=True)
-    with liger.prefer({"linear_cross_entropy": "reference"}) if chosen else contextlib.nullcontext():
-        with count_ops() as counts:
-            loss, found, _ = step(work.model, **work.batch)
+    choice = liger.prefer({"linear_cross_entropy": "reference"}) if chosen else contextlib.nullcontext()
+    with choice, count_ops() as counts:
+        loss, found, _ = step(work.model, **work.batch)
     work.compare(loss, found)
     assert counts[PARALLEL, "reference" if chosen else "torch"] == 1
 
@@ -583,6 +591,20 @@ def refused(rank):
     fully_shard(late.lm_head, mesh=work.mesh)
     with pytest.raises(WrongOrder, match=r"lm_head is already FSDPLinear .*patch before fully_shard"):
         liger.autopatch(late)
+    liger.autopatch(work.model)
+    shard(work.model, "layers", work.mesh)
+    with pytest.raises(UnpatchConflict, match="found .*FSDPLlamaForCausalLM"):
+        liger.unpatch(work.model)
+    work.check(work.model)
+
+
+@case("replicate")
+def replicated(rank):
+    from torch.distributed._composable.replicate import replicate
+
+    work = Work(rank)
+    liger.autopatch(work.model, strict=True)
+    work.check(replicate(work.model))
 
 
 # -- Tests -------------------------------------------------------------------------------------------------------------

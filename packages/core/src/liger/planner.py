@@ -133,12 +133,20 @@ def check_order(target: Module) -> None:
                     f"{path or 'the model'} is already {type(module).__name__} ({base.__module__}.{base.__name__}): "
                     f"patch before {_TOO_LATE.get(base.__name__, 'replicate')}"
                 )
-        if any(owner_of(hook).startswith("deepspeed.") for hook in module._forward_pre_hooks.values()):
+        if _is_gathered(module):
             raise WrongOrder(f"{path or 'the model'} has hooks of DeepSpeed ZeRO-3: patch before deepspeed.initialize")
         if _is_convolution(module):
             continue  # upstream parametrises some by weight norm (wav2vec2), and no fit is for one
         if hasattr(module, "parametrizations") and type(module).__name__.startswith("Parametrized"):
             raise WrongOrder(f"{path or 'the model'} is {type(module).__name__}: patch before register_parametrization")
+
+
+def _is_gathered(module: Module) -> bool:
+    """Whether DeepSpeed fetches the module's parameters when it runs, as its stage 3 does; below that they stay."""
+    hooks = module._forward_pre_hooks.values()
+    return any(owner_of(hook).startswith("deepspeed.") for hook in hooks) and any(
+        hasattr(parameter, "ds_shape") for parameter in module.parameters()
+    )
 
 
 def _is_convolution(module: Module) -> bool:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
-from liger.patch import is_accelerate, owner_of
 from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own, still_patched
 from liger_hf import output, sharded, stub, transform
@@ -258,14 +257,14 @@ def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
         return False
     head = model.get_output_embeddings()
     if SLOT in head.__dict__:
-        return head.__dict__[SLOT] is slot and not _hooked(head)
+        return head.__dict__[SLOT] is slot and not sharded.hooked(head)
     if "modules_to_save" not in head._modules or "original_module" not in head._modules:
         return False
     heads = [m for m in head.modules() if SLOT in m.__dict__]
     for inner in heads:  # PEFT copied the head alone, so its copy holds a slot of its own
         if inner.__dict__[SLOT] is not slot:
             inner.__dict__[SLOT] = slot
-    return bool(heads) and not _hooked(head) and not any(map(_hooked, heads))
+    return bool(heads) and not sharded.hooked(head) and not any(map(sharded.hooked, heads))
 
 
 def _still_known(model: Any, slot: Slot) -> bool:
@@ -281,26 +280,6 @@ def _loss_name(loss: Any) -> str:
     """The name of a loss function, also where ``functools.wraps`` gave it that of another one."""
     name = getattr(loss, "__name__", "?")
     return name if getattr(loss, "__wrapped__", None) is None else f"a wrapper of {name}"
-
-
-def _hooked(head: Any) -> str | None:
-    """The owner of a hook or forward on the head that would see hidden states and the loss instead of logits.
-
-    Hooks that gather or move weights are what the seam is made for, and those of tensor parallelism if the rows of the
-    head are split as the op over its ranks takes them.
-    """
-    split, held = sharded.is_split(head), head.__dict__.get("forward")
-    for function in sharded.attached(head):
-        owner = owner_of(function)
-        if sharded.is_style(function):
-            fine = split
-        elif function is held:
-            fine = is_accelerate(head)
-        else:
-            fine = owner.partition(".")[0] in ("torch", "deepspeed", "accelerate")
-        if not fine:
-            return owner
-    return None
 
 
 # -- Planning ----------------------------------------------------------------------------------------------------------
@@ -325,7 +304,7 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
             raise PatchRefused("its head is patched already, as a part of another model")
         if reason := readable(linear.weight, "the head's weight"):
             raise PatchRefused(reason)
-        if owner := _hooked(linear):
+        if owner := sharded.hooked(linear):
             raise PatchRefused(f"a hook or forward of {owner} on its head would no longer see logits: real logits")
     loss = _loss_name(cls.loss_function.fget(model))  # type: ignore[attr-defined]
     if loss not in (SHIFTS, ALIGNED):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from liger.context import CONTEXT
 from liger.dispatch import bind
-from liger.patch import TENSOR_PARALLEL, owner_of
+from liger.patch import TENSOR_PARALLEL, is_accelerate, owner_of
 from liger.registry import registry
 from liger.swap import Spec
 
@@ -40,6 +40,26 @@ def attached(head: Any) -> list[Any]:
     hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
     held = [head.__dict__["forward"]] if "forward" in head.__dict__ else []
     return [*held, *(hook for kind in hooks for hook in kind.values())]
+
+
+def hooked(head: Any) -> str | None:
+    """The owner of a hook or forward on the head that would see hidden states and the loss instead of logits.
+
+    Hooks that gather or move weights are what the seam is made for, and those of tensor parallelism if the rows of the
+    head are split as the op over its ranks takes them.
+    """
+    split, held = is_split(head), head.__dict__.get("forward")
+    for function in attached(head):
+        owner = owner_of(function)
+        if is_style(function):
+            fine = split
+        elif function is held:
+            fine = is_accelerate(head)
+        else:
+            fine = owner.partition(".")[0] in ("torch", "deepspeed", "accelerate")
+        if not fine:
+            return owner
+    return None
 
 
 def is_dtensor(tensor: Any) -> bool:
