@@ -4,6 +4,7 @@ import contextlib
 import functools
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -521,24 +522,17 @@ class Stage(nn.Module):
 @case("stages of a pipeline")
 @case("stages of a pipeline, of a type that is recognised", model_type="helium")
 def stages(rank, model_type="llama"):
-    work = Work(rank)
+    work, last = Work(rank), rank.rank == 1
     if model_type == "helium":
-        from transformers import HeliumConfig
-
-        small = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16}
-        config = HeliumConfig(**small, num_attention_heads=4, num_key_value_heads=2)
-        torch.manual_seed(3)
-        work.model = AutoModelForCausalLM.from_config(config).train()
-        work.loss, work.gradients, _ = step(work.model, **work.batch)
-        work.model.zero_grad()
-    stage, last = Stage(work.model, rank.rank), rank.rank == 1
+        recognised(work)
+    stage = Stage(work.model, last)
     report = liger.autopatch(stage, strict=True)
     assert Counter(r.op for r in report.applied) == {"rope": 1, "silu_mul": 1, "rms_norm": 3 if last else 2}
     ids, labels = work.batch.values()
-    tables = work.model.model.rotary_emb(torch.zeros(1), torch.arange(ids.shape[1])[None])
-    loss = torch.zeros(())
+    tables = work.model.model.rotary_emb(torch.zeros(1, device=ids.device), torch.arange(ids.shape[1])[None].to(ids))
+    loss = torch.zeros((), device=ids.device)
     if last:
-        hidden = torch.empty(*ids.shape, work.model.config.hidden_size)
+        hidden = torch.empty(*ids.shape, work.model.config.hidden_size, device=ids.device)
         dist.recv(hidden, 0)
         logits = stage(hidden.requires_grad_(), tables)
         loss = work.model.loss_function(logits, labels, logits.shape[-1])
@@ -553,6 +547,17 @@ def stages(rank, model_type="llama"):
     for gradient in found.values():
         dist.all_reduce(gradient)
     work.compare(loss * 2, found)
+
+
+def recognised(work):
+    """Give the work a model of a type that no package declares."""
+    from transformers import HeliumConfig
+
+    small = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16}
+    config = HeliumConfig(**small, num_attention_heads=4, num_key_value_heads=2)
+    work.model = AutoModelForCausalLM.from_config(config).to(work.rank.device).train()
+    work.loss, work.gradients, _ = step(work.model, **work.batch)
+    work.model.zero_grad()
 
 
 # -- accelerate --------------------------------------------------------------------------------------------------------
@@ -574,6 +579,46 @@ def accelerate(rank, order="before"):
     assert inner is work.model and liger.is_patched(inner)
     liger.unpatch(wrapped)
     assert not liger.is_patched(inner)
+
+
+@case("accelerate: FSDP plugin", 2)
+@case("accelerate: FSDP1 plugin", 1)
+def accelerate_fsdp(rank, version):
+    if rank.device == "cpu":
+        return  # accelerate uses no FSDP there
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin
+    from accelerate.state import AcceleratorState
+
+    work = Work(rank)
+    AcceleratorState._reset_state(True)
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=version,
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
+        use_orig_params=True if version == 1 else None,
+    )
+    accelerator = Accelerator(fsdp_plugin=plugin)
+    liger.autopatch(work.model, strict=True)
+    wrapped, _ = accelerator.prepare(work.model, torch.optim.SGD(work.model.parameters(), lr=0.1))
+    loss, found, out = step(wrapped, **work.mine)
+    assert out.logits is None
+    if version == 2:
+        work.compare(loss, found)
+    AcceleratorState._reset_state(True)
+
+
+# -- The page ----------------------------------------------------------------------------------------------------------
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "distributed.md"
+FIRST, *RECIPES = re.findall(r"(?m)^```python\n([\s\S]*?)^```$", PAGE.read_text(encoding="utf-8"))
+
+
+def recipe(rank, code):
+    """After the block that all begin with; what DeepSpeed runs is in test_zero.py."""
+    if rank.device == "cpu" and not code.startswith("# needs DeepSpeed\n"):
+        exec(compile(FIRST + code, PAGE.name, "exec"), {})
+
+
+CASES |= {f"recipe {at}": functools.partial(recipe, code=code) for at, code in enumerate(RECIPES, 1)}
 
 
 # -- What is refused ---------------------------------------------------------------------------------------------------
@@ -616,3 +661,10 @@ def found(tmp_path_factory) -> Found:
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes(name, found):
     found.of(name)
+
+
+@pytest.mark.gpu(2)
+def test_two_gpus(tmp_path):
+    found = run_ranks(__file__, tmp_path, device="cuda")
+    for name in CASES:
+        found.of(name)

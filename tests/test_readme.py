@@ -25,7 +25,8 @@ from repo import name_of, packages  # noqa: E402  (tools/ is no package)
 
 PACKAGES = packages()
 NOXFILE = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+TWO_PROCESSES = {"distributed.md"}  # its blocks need them, and are run by test_parallel.py and test_zero.py
+DOCS = sorted(file for file in (ROOT / "docs").glob("*.md") if file.name not in TWO_PROCESSES)
 
 
 def blocks(file):

@@ -102,6 +102,19 @@ def test_prepared_for_mixed_precision_and_undone(pair, unwrap):
     expect_equal_step(plain, model, 0.0, **pair.batch())
 
 
+def test_hooks_that_keep_activations_stay_around_the_fused_loss(pair):
+    """As TRL's activation offloading puts them on the head, which needs a GPU: what the head saves is not offloaded."""
+    plain, model = pair.both()
+    calls = []
+    before, after = (lambda *args: calls.append("in")), (lambda *args: calls.append("out"))
+    for hook in (before, after):
+        hook.__module__ = "trl.models.activation_offloading"
+    model.lm_head.register_forward_pre_hook(before)
+    model.lm_head.register_forward_hook(after, always_call=True)
+    assert expect_equal_step(plain, model, **pair.batch()).logits is None
+    assert calls == ["in", "out"]
+
+
 # -- torch.compile, DDP, FSDP2 -----------------------------------------------------------------------------------------
 def test_patch_through_a_compiled_model(pair):
     plain, model = pair.plain(), pair.plain()

@@ -5,6 +5,8 @@ With a stand-in everywhere; with DeepSpeed's own engine on two processes where i
 
 import importlib.util
 import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -160,7 +162,18 @@ def engine(rank: Rank, stage, order="before", init=False):
     expect_close(total / 2, loss, "the loss")
 
 
+def recipe(rank: Rank):
+    """The one of docs/distributed.md, after the block that all of them begin with."""
+    if rank.device == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        text = (Path(__file__).resolve().parent.parent / "docs" / "distributed.md").read_text(encoding="utf-8")
+        first, *more = re.findall(r"(?m)^```python\n([\s\S]*?)^```$", text)
+        (code,) = [block for block in more if block.startswith("# needs DeepSpeed\n")]
+        exec(compile(first + code, "distributed.md", "exec"), {})
+
+
 CASES = {
+    "recipe": recipe,
     "stage 2, patched before": lambda rank: engine(rank, 2),
     "stage 2, patched after": lambda rank: engine(rank, 2, "after"),
     "stage 3, patched before": lambda rank: engine(rank, 3),

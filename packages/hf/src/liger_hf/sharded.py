@@ -23,6 +23,8 @@ OP = "vocab_parallel_linear_cross_entropy"
 FUSED = "linear_cross_entropy"
 STYLES = ("torch.distributed.tensor.", TENSOR_PARALLEL)
 """Where the hooks and forwards of tensor parallelism come from."""
+MOVERS = ("torch.", "deepspeed.", "accelerate.", "trl.models.activation_offloading.")
+"""Where hooks come from that gather, move or keep tensors, whatever those are."""
 
 
 def is_split(head: Any) -> bool:
@@ -56,7 +58,7 @@ def hooked(head: Any) -> str | None:
         elif function is held:
             fine = is_accelerate(head)
         else:
-            fine = owner.partition(".")[0] in ("torch", "deepspeed", "accelerate")
+            fine = owner.startswith(MOVERS)
         if not fine:
             return owner
     return None
