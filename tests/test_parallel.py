@@ -21,6 +21,7 @@ from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 import liger
 from liger.errors import UnpatchConflict, WrongOrder
 from liger.testing import count_ops
+from liger.testing.kernels import in_part
 from liger.testing.models import Pair, expect_close, expect_close_gradients, find, gradients, step
 from liger.testing.ranks import Found, Rank, run_ranks
 
@@ -29,11 +30,12 @@ ROWS = 4
 CASES = {}
 
 
-def case(name, *args, **kwargs):
-    """Add a call of the function below, with the rank first."""
+def case(name, *args, slow=False, **kwargs):
+    """Add a call of the function below, with the rank first; a slow one is left out of most runs of a plain `nox`."""
 
     def add(function):
-        CASES[name] = lambda rank: function(rank, *args, **kwargs)
+        if not slow or in_part(name):
+            CASES[name] = lambda rank: function(rank, *args, **kwargs)
         return function
 
     return add
@@ -275,9 +277,9 @@ def marked(rank, wrapper):
 
 
 # -- torch.compile around or inside ------------------------------------------------------------------------------------
-@case("ddp: compiled")
+@case("ddp: compiled", slow=True)
 @case("fsdp2: compiled, root", "root")
-@case("fsdp2: compiled, head in its own unit", "own")
+@case("fsdp2: compiled, head in its own unit", "own", slow=True)
 def compiled(rank, units=None):
     work = Work(rank)
     liger.autopatch(work.model, strict=True)
@@ -395,7 +397,7 @@ def torch_plan(rank, order="before", layout=None, chosen=False):
     assert counts[PARALLEL, "reference" if chosen else "torch"] == 1
 
 
-@case("parallelize_module: compiled")
+@case("parallelize_module: compiled", slow=True)
 def torch_plan_compiled(rank):
     work = Work(rank)
     liger.autopatch(work.model, strict=True)
