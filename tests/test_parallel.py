@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import re
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -607,6 +608,41 @@ def accelerate_fsdp(rank, version):
     if version == 2:
         work.compare(loss, found)
     AcceleratorState._reset_state(True)
+
+
+@case("Trainer(use_liger_kernel=True)")
+def trainer(rank):
+    """Accumulated batches with different numbers of labels on each process, as without Liger on the same two."""
+    from transformers import Trainer, TrainingArguments
+
+    work, runs = Work(rank), []
+    labels = work.batch["labels"].repeat(4, 1)
+    rows = [{"input_ids": ids, "labels": row} for ids, row in zip(labels.clamp_min(3), labels, strict=True)]
+    for at, row in enumerate(rows):
+        row["labels"][: at % 5] = -100
+    for use in (True, False):
+        arguments = TrainingArguments(
+            tempfile.mkdtemp(),
+            use_liger_kernel=use,
+            per_device_train_batch_size=1,
+            gradient_accumulation_steps=2,
+            max_steps=3,
+            logging_steps=1,
+            learning_rate=0.1,
+            optim="sgd",
+            use_cpu=rank.device == "cpu",
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+        )
+        run = Trainer(work.pair.plain(), arguments, train_dataset=rows)
+        run.train()
+        log = [(entry["loss"], entry["grad_norm"]) for entry in run.state.log_history if "loss" in entry]
+        runs.append({"log": torch.tensor(log), **dict(run.model.named_parameters())})
+        assert run.accelerator.num_processes == rank.ranks and liger.is_patched(run.model) == use
+    assert runs[1]["log"].shape == (3, 2)
+    for name, wanted in runs[1].items():
+        expect_close(runs[0][name].detach(), wanted.detach(), name)
 
 
 # -- The page ----------------------------------------------------------------------------------------------------------
