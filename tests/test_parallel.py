@@ -17,6 +17,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.distributed import DistributedConfig
 from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
 import liger
@@ -345,6 +346,7 @@ PARALLEL = "vocab_parallel_linear_cross_entropy"
 @case("tp_plan: patched after", order="after")
 @case("tp_plan: gemma2", model_type="gemma2", num_key_value_heads=2)
 @case("tp_plan: qwen3, with norms of heads", model_type="qwen3")
+@case("tp_plan: qwen3, patched after", order="after", model_type="qwen3")
 @case("tp_plan: phi3, with gate and up in one projection", model_type="phi3", num_key_value_heads=4)
 @case("tp_plan: qwen3_moe", model_type="qwen3_moe")
 @case("tp_plan: an odd vocabulary", vocab_size=257)
@@ -357,7 +359,8 @@ def tp_plan(rank, order="before", model_type="llama", options=None, **config):
     apply_plan(work.model, work.mesh)
     if order == "after":
         liger.autopatch(work.model, strict=True, **choices)
-    work.check(work.model, work.batch, fused=PARALLEL)
+    ops = work.check(work.model, work.batch, fused=PARALLEL)
+    assert sum(ops.values()) == sum(type(m).__name__.endswith("Norm") for m in work.model.modules()) + 2 * 2 + 1
     out = work.model(**work.batch, logits="full")
     expect_close(out.loss.detach(), work.loss, "the loss with logits")
     accuracy = work.model(**work.batch, return_token_accuracy=True).token_accuracy
@@ -367,16 +370,48 @@ def tp_plan(rank, order="before", model_type="llama", options=None, **config):
     work.check(work.model, work.batch, fused=None)
 
 
-@case("tp_plan: norms of heads, patched after, are left out by name")
-def late_norms(rank):
-    work = Work(rank, "qwen3")
-    apply_plan(work.model, work.mesh)
-    report = liger.autopatch(work.model)
-    reasons = {row.reason for row in report.skipped}
-    assert len(reasons) == 1 and "patch before" in reasons.pop() and len(report.skipped) == 4
-    work.check(work.model, work.batch, fused=PARALLEL)
+# -- What transformers shares out while it loads -----------------------------------------------------------------------
+def load(work, **config):
+    """The same model from a folder that all ranks read."""
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder, 0)
+    if work.rank.rank == 0:
+        work.model.save_pretrained(folder[0])
+    dist.barrier()
+    kwargs = {"distributed_config": DistributedConfig(**config)} if config else {"tp_plan": "auto"}
+    return AutoModelForCausalLM.from_pretrained(folder[0], dtype=torch.float32, **kwargs).train()
 
 
+@case("from_pretrained: tp_plan='auto'")
+@case("from_pretrained: tp_plan='auto', gemma2", model_type="gemma2")
+@case("from_pretrained: sequence parallelism", tp_size=2, enable_sequence_parallel=True)
+@case("from_pretrained: tp_plan='auto', qwen3", model_type="qwen3")
+@case("from_pretrained: expert parallelism", ("Qwen3MoeExperts",), model_type="qwen3_moe", tp_size=2, ep_size=2)
+def loaded(rank, left=(), model_type="llama", **config):
+    work = Work(rank, model_type, num_key_value_heads=2)
+    model = load(work, **config)
+    assert tuple(row.cls for row in liger.autopatch(model).skipped) == left
+    work.check(model, work.batch, fused=PARALLEL)
+
+
+@case("from_pretrained: stages, which have no loss", pp_size=2)
+def loaded_stages(rank, **config):
+    work = Work(rank)
+    model = load(work, **config)
+    report = liger.autopatch(model)
+    assert Counter(r.op for r in report.applied) == {"rope": 1, "silu_mul": 1, "rms_norm": 2 + rank.rank}
+    with torch.no_grad():
+        ids = work.batch["input_ids"]
+        expect_close(model(input_ids=ids).logits, work.model(input_ids=ids).logits, "logits")
+
+
+@case("from_pretrained: fsdp", fsdp_size=2)
+def loaded_sharded(rank, **config):
+    with pytest.raises(WrongOrder, match="patch before fully_shard"):
+        liger.autopatch(load(Work(rank), **config))
+
+
+# -- torch's own plans -------------------------------------------------------------------------------------------------
 @case("parallelize_module: patched before")
 @case("parallelize_module: patched after", order="after")
 @case("parallelize_module: logits stay split", layout=Shard(-1))

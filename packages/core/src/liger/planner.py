@@ -11,7 +11,7 @@ from liger.candidates import Candidate, find
 from liger.context import as_prefer
 from liger.declare import Fit, load
 from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
-from liger.patch import PENDING, TENSOR_PARALLEL, Action, is_accelerate, owner_of
+from liger.patch import PENDING, Action, is_accelerate, owner_of, tensor_parallel
 from liger.plugins import describe
 from liger.registry import Registry, registry
 from liger.report import IDLE, Report, Row, Status
@@ -218,15 +218,13 @@ def _parts(module: Module, fit: Fit) -> list[Part]:
 
 
 def _foreign(module: Module) -> str | None:
-    """Who has replaced the forward, on the instance or on its class; accelerate's hooks do not count."""
+    """Who has replaced the forward, on the instance or on its class; accelerate and tensor parallelism do not count."""
     if by := overridden(original_class(module)):
         return f"forward of its class was replaced by {by}"
     held = module.__dict__.get("forward")
-    if held is None or is_accelerate(module):
+    if held is None or is_accelerate(module) or tensor_parallel(module) is not None:
         return None
-    owner = owner_of(held)
-    remedy = "; patch before the tensor-parallel plan is applied" if owner.startswith(TENSOR_PARALLEL) else ""
-    return f"its forward on the instance belongs to {owner}, not to upstream{remedy}"
+    return f"its forward on the instance belongs to {owner_of(held)}, not to upstream"
 
 
 def _mismatch(module: Module, fit: Fit) -> str | None:
