@@ -21,7 +21,7 @@ from transformers.distributed import DistributedConfig
 from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
 import liger
-from liger.errors import UnpatchConflict, WrongOrder
+from liger.errors import KernelUnavailable, UnpatchConflict, WrongOrder
 from liger.testing import count_ops
 from liger.testing.kernels import in_part
 from liger.testing.models import Pair, expect_close, expect_close_gradients, find, gradients, step
@@ -135,6 +135,10 @@ UNITS = {
     "layers": lambda model: list(model.model.layers),
     "own": lambda model: [*model.model.layers, model.lm_head],
     "head": lambda model: [model.lm_head],
+    "every norm and projection": lambda model: [
+        *(m for m in model.modules() if not list(m.children()) and list(m.parameters())),
+        *model.model.layers,
+    ],
     "with embeddings": lambda model: [[model.model.embed_tokens, model.lm_head]],
 }
 
@@ -149,6 +153,7 @@ def shard(model, units, mesh, **options):
 @case("fsdp2: layers", "layers")
 @case("fsdp2: head in its own unit", "own")
 @case("fsdp2: head alone", "head")
+@case("fsdp2: every norm and projection", "every norm and projection")
 @case("fsdp2: tied, root", "root", tied=True)
 @case("fsdp2: tied, layers", "layers", tied=True)
 @case("fsdp2: tied, head and embeddings in one unit", "with embeddings", tied=True)
@@ -431,6 +436,30 @@ def torch_plan(rank, order="before", layout=None, chosen=False):
         loss, found, _ = step(work.model, **work.batch)
     work.compare(loss, found)
     assert counts[PARALLEL, "reference" if chosen else "torch"] == 1
+
+
+@case("parallelize_module: activations stay DTensors")
+def dtensors(rank):
+    """Kernels read memory, so outside of norms the reference computes with them; a kernel chosen by hand says so."""
+    work = Work(rank)
+    liger.autopatch(work.model, strict=True)
+    plan = {"model.layers.*.mlp.down_proj": RowwiseParallel()}
+    plan |= {f"model.layers.*.mlp.{name}_proj": ColwiseParallel(use_local_output=False) for name in ("gate", "up")}
+    parallelize_module(work.model, work.mesh, plan)
+    work.check(work.model, work.batch)
+    gate, x = DTensor.from_local(torch.randn(3, 4, device=rank.device), work.mesh, [Shard(1)]), torch.randn(3, 8)
+    assert torch.equal(
+        liger.ops.silu_mul(gate, gate).to_local(), liger.ops.silu_mul(*[gate.to_local()] * 2, kernel="reference")
+    )
+    with pytest.raises(KernelUnavailable, match="silu_mul: kernel 'triton' takes no DTensors"):
+        liger.ops.silu_mul(gate, gate, kernel="triton")
+    with pytest.raises(ValueError, match=r"silu_mul: tensors \[0\] of 2 are DTensors, and others are not"):
+        liger.ops.silu_mul(gate, x.to(rank.device))
+    weight = DTensor.from_local(torch.randn(5, 8, device=rank.device), work.mesh, [Shard(0)])
+    with pytest.raises(
+        ValueError, match=r"linear_cross_entropy: tensors \[1\] of 3 .* inside the forward of its model"
+    ):
+        liger.ops.linear_cross_entropy(x.to(weight), weight, torch.zeros(3, dtype=torch.long, device=rank.device))
 
 
 @case("parallelize_module: compiled", slow=True)

@@ -221,6 +221,8 @@ def chosen(rank: Rank, op: str) -> dict[tuple[str, str], int]:
 
     Forward and backward stand under different preferences.
     """
+    if rank.ranks < 3:
+        return {}
     case = Case(op, "torch", THREE, {})
     tensors = [t for t in case.local(rank.rank, rank.device) if t is not None]
     call = functools.partial(getattr(ops, f"vocab_parallel_{op}"), *tensors)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from liger.context import CONTEXT
 from liger.dispatch import bind
+from liger.dtensor import is_dtensor
 from liger.patch import TENSOR_PARALLEL, is_accelerate, owner_of
 from liger.registry import registry
 from liger.swap import Spec
@@ -62,11 +63,6 @@ def hooked(head: Any) -> str | None:
         if not fine:
             return owner
     return None
-
-
-def is_dtensor(tensor: Any) -> bool:
-    """By name: importing the class takes a second, which models that are not split need not pay."""
-    return type(tensor).__name__ == "DTensor"
 
 
 def is_style(function: Any) -> bool:

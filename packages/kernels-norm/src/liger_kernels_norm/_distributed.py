@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from liger.dispatch import run
-
-PLAIN = (torch.Tensor, torch.nn.Parameter, type(None))
+from liger.dtensor import is_dtensor
 
 
 def run_rows(
@@ -29,9 +28,8 @@ def run_rows(
     Raises:
         ValueError: a parameter is a DTensor and x is not, or they lie on different meshes.
     """
-    for tensor in tensors:
-        if type(tensor) not in PLAIN and type(tensor).__name__ == "DTensor":
-            return _run_local(op, tensors, options, sizes, kernel, rows)
+    if any(map(is_dtensor, tensors)):
+        return _run_local(op, tensors, options, sizes, kernel, rows)
     return run(op, tensors, options, sizes=sizes, kernel=kernel)
 
 
