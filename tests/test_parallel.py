@@ -456,9 +456,7 @@ def dtensors(rank):
     with pytest.raises(ValueError, match=r"silu_mul: tensors \[0\] of 2 are DTensors, and others are not"):
         liger.ops.silu_mul(gate, x.to(rank.device))
     weight = DTensor.from_local(torch.randn(5, 8, device=rank.device), work.mesh, [Shard(0)])
-    with pytest.raises(
-        ValueError, match=r"linear_cross_entropy: tensors \[1\] of 3 .* inside the forward of its model"
-    ):
+    with pytest.raises(ValueError, match=r"linear_cross_entropy: tensors \[1\] of 3 .* in the forward of its model"):
         liger.ops.linear_cross_entropy(x.to(weight), weight, torch.zeros(3, dtype=torch.long, device=rank.device))
 
 
@@ -505,14 +503,15 @@ def rowwise_head(rank):
     assert row.op == "linear_cross_entropy" and "real logits" in row.reason
 
 
-@case("fsdp2 over tensor parallelism")
-def two_dimensions(rank):
+@case("fsdp2 over tensor parallelism", "layers", PARALLEL)
+@case("fsdp2 over tensor parallelism, head in its own unit: real logits", "own", None)
+def two_dimensions(rank, units, fused):
     work = Work(rank)
     mesh = init_device_mesh(work.mesh.device_type, (1, rank.ranks), mesh_dim_names=("dp", "tp"))
     liger.autopatch(work.model, strict=True)
     parallelize_module(work.model, mesh["tp"], {"lm_head": ColwiseParallel(output_layouts=Replicate())})
-    shard(work.model, "layers", mesh["dp"])
-    work.check(work.model, work.batch, fused=PARALLEL)
+    shard(work.model, units, mesh["dp"])
+    work.check(work.model, work.batch, fused=fused)
 
 
 # -- Tokens on several ranks -------------------------------------------------------------------------------------------

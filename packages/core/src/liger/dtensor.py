@@ -30,9 +30,9 @@ def reference_only(op: str, tensors: Sequence[Any], by_hand: str | None) -> str 
     if not all(given):
         which = [i for i, found in enumerate(given) if found]
         raise ValueError(
-            f"{op}: tensors {which} of {len(given)} are DTensors, and others are not; pass all as DTensors, or local or "
-            "full tensors. A parameter that FSDP2 or tensor parallelism has sharded is whole only inside the forward of "
-            "its model"
+            f"{op}: tensors {which} of {len(given)} are DTensors, and others are not; pass all as DTensors, or local "
+            "or full tensors. A parameter that FSDP2 or tensor parallelism has sharded is whole only in the forward "
+            "of its model"
         )
     if by_hand not in (None, "reference"):
         raise KernelUnavailable(
