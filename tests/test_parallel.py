@@ -283,6 +283,48 @@ def marked(rank, wrapper):
             model(**work.mine)
 
 
+@case("three steps: ddp")
+@case("three steps: fsdp2", "layers")
+@case("three steps: fsdp2, head in its own unit", "own")
+def steps(rank, units=None):
+    """Parameters after three steps of SGD, and evaluation without logits after them."""
+    work = Work(rank)
+    plain = work.pair.plain()
+    liger.autopatch(work.model, strict=True)
+    wrapped = nn.parallel.DistributedDataParallel(work.model) if units is None else shard(work.model, units, work.mesh)
+    for model, batch in ((plain, work.batch), (wrapped, work.mine)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for _ in range(3):
+            step(model, **batch)
+            optimizer.step()
+    for name, wanted in plain.named_parameters():
+        expect_close(whole(work.model.get_parameter(name)).detach(), wanted.detach(), name)
+    wrapped.eval()
+    with torch.no_grad():
+        out = wrapped(**work.mine, skip_logits=True)
+        assert out.logits is None
+        dist.all_reduce(out.loss)
+        expect_close(out.loss / rank.ranks, plain(**work.batch).loss, "the loss of evaluation")
+        expect_close(wrapped(**work.mine).logits, plain(**work.mine).logits, "logits")
+
+
+@case("logits when they are read: ddp")
+@case("logits when they are read: fsdp2", "layers")
+@case("logits when they are read: fsdp2, head in its own unit", "own")
+def lazy(rank, units=None):
+    """Before the backward and after it, which takes weights away."""
+    work = Work(rank)
+    liger.autopatch(work.model, strict=True)
+    wrapped = nn.parallel.DistributedDataParallel(work.model) if units is None else shard(work.model, units, work.mesh)
+    wanted = work.pair.plain()(**work.mine).logits.detach()
+    out = wrapped(**work.mine, logits="lazy")
+    expect_close(out.logits.detach(), wanted, "logits")
+    out.loss.backward()
+    out = wrapped(**work.mine, logits="lazy")
+    out.loss.backward()
+    expect_close(out.logits.detach(), wanted, "logits")
+
+
 # -- torch.compile around or inside ------------------------------------------------------------------------------------
 @case("ddp: compiled", slow=True)
 @case("fsdp2: compiled, root", "root")

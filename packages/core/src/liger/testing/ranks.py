@@ -145,5 +145,7 @@ def run(case: Callable[[Rank], Any], rank: Rank) -> Outcome:
     torch.manual_seed(0)
     try:
         return Outcome(case(rank), "")
-    except Exception:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # what pytest.raises fails with is no Exception
         return Outcome(None, traceback.format_exc())
