@@ -168,7 +168,7 @@ def recipe(rank: Rank):
         os.environ["DS_ACCELERATOR"] = "cpu"
         text = (Path(__file__).resolve().parent.parent / "docs" / "distributed.md").read_text(encoding="utf-8")
         first, *more = re.findall(r"(?m)^```python\n([\s\S]*?)^```$", text)
-        (code,) = [block for block in more if block.startswith("# needs DeepSpeed\n")]
+        (code,) = [block for block in more if block.startswith("# needs 2 processes, and DeepSpeed\n")]
         exec(compile(first + code, "distributed.md", "exec"), {})
 
 
