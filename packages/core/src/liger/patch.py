@@ -71,11 +71,11 @@ def _swap(action: Action) -> Entry:
     entry = Entry(action.path, module, installed, action.attributes, old_forward)
     module.__class__ = installed
     module.__dict__.update(action.attributes)
-    forward = types.MethodType(installed.forward, module)  # type: ignore[attr-defined]
+    ours = types.MethodType(installed.forward, module)  # type: ignore[attr-defined]
     if old_forward is not None:  # accelerate calls this one; a class swap beneath it would never be reached
-        module.__dict__["_old_forward"] = forward
+        module.__dict__["_old_forward"] = ours
     if (cell := tensor_parallel(module)) is not None:  # and the plans of transformers this one
-        cell.cell_contents = forward
+        cell.cell_contents = ours
     return entry
 
 
