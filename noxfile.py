@@ -299,6 +299,14 @@ def oldest(session: nox.Session) -> None:
 
 
 @nox.session(tags=["full"], requires=["wheels"])
+def zero(session: nox.Session) -> None:
+    """Models inside DeepSpeed's own engine, on two processes; elsewhere a stand-in takes their parameters away."""
+    install_everything(session)
+    session.install("-c", "constraints.txt", *LINKS, "deepspeed")
+    pytest(session, "-rs", "tests/test_zero.py")
+
+
+@nox.session(tags=["full"], requires=["wheels"])
 def demo(session: nox.Session) -> None:
     """Fine-tune a real model with and without Liger and compare; `nox -s demo -- --quick` is shorter."""
     install_demo(session)

@@ -65,6 +65,23 @@ def test_dispatch_model_with_hooks_on_every_module(pair):
     expect_unchanged(before, snapshot(model), "undo beneath accelerate's hooks")
 
 
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_weights_that_accelerate_keeps_on_disk(pair, order, tmp_path):
+    """On the meta device but while their module runs."""
+    plain, model = pair.plain(), pair.plain()
+    if order == "before":
+        liger.autopatch(model, strict=True)
+    places = {"model.embed_tokens": "cpu", "model.layers": "disk", "model.norm": "disk", "model.rotary_emb": "cpu"}
+    dispatch_model(model, {**places, "lm_head": "disk"}, main_device=pair.device, offload_dir=str(tmp_path))
+    assert model.lm_head.weight.device.type == "meta"
+    if order == "after":
+        liger.autopatch(model, strict=True)
+    with torch.no_grad(), count_ops() as counts:
+        found = model(**pair.batch(), skip_logits=True)
+    assert found.logits is None and sum(ops(counts).values()) == 10
+    expect_close(found.loss, plain(**pair.batch()).loss.detach(), "the loss")
+
+
 def test_autopatch_then_dispatch_model(pair):
     plain, model = pair.both()
     dispatch_model(model, {"": pair.device}, force_hooks=True)
@@ -100,6 +117,19 @@ def test_prepared_for_mixed_precision_and_undone(pair, unwrap):
     liger.unpatch(model)
     assert not liger.is_patched(model)
     expect_equal_step(plain, model, 0.0, **pair.batch())
+
+
+def test_hooks_that_keep_activations_stay_around_the_fused_loss(pair):
+    """As TRL's activation offloading puts them on the head, which needs a GPU: what the head saves is not offloaded."""
+    plain, model = pair.both()
+    calls = []
+    before, after = (lambda *args: calls.append("in")), (lambda *args: calls.append("out"))
+    for hook in (before, after):
+        hook.__module__ = "trl.models.activation_offloading"
+    model.lm_head.register_forward_pre_hook(before)
+    model.lm_head.register_forward_hook(after, always_call=True)
+    assert expect_equal_step(plain, model, **pair.batch()).logits is None
+    assert calls == ["in", "out"]
 
 
 # -- torch.compile, DDP, FSDP2 -----------------------------------------------------------------------------------------

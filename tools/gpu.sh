@@ -69,6 +69,9 @@ everything() {
         echo "left out: accelerate or peft cannot be imported" >"$work/wrappers.log"
         echo "left out" >"$work/wrappers.rc"
     fi
+    if "$python" -c "import accelerate, peft, torch; exit(torch.cuda.device_count() < 2)" 2>/dev/null; then
+        suite parallel tests/test_parallel.py -k two_gpus &
+    fi
     wait
     test_seconds=$big_seconds
     suite big packages/kernels-*/tests -k big # beside others the memory would not be enough

@@ -1,18 +1,10 @@
-"""The vocabulary-parallel cross-entropies in processes that each hold a part, against one device that holds all.
-
-As a script, ``test_vocab_parallel.py FOLDER DEVICE RANKS``, this file starts the processes, which run everything once
-and write what they found; the tests look at it.
-"""
+"""The vocabulary-parallel cross-entropies in processes that each hold a part, against one device that holds all."""
 
 from __future__ import annotations
 
-import datetime
+import dataclasses
 import functools
 import importlib.util
-import multiprocessing
-import os
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,9 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from liger import ops
-from liger.testing import assert_contract, check_compile, no_sync
+from liger import ops, prefer
+from liger.dispatch import TABLE
+from liger.testing import assert_contract, check_compile, count_ops, no_sync
 from liger.testing.contract import evaluate, random_like
+from liger.testing.ranks import Found, Rank, run_ranks
 from liger_kernels_loss._result import RETURNS
 from liger_kernels_loss.cross_entropy import cross_entropy_reference
 from liger_kernels_loss.linear_cross_entropy import linear_cross_entropy_reference
@@ -161,81 +155,52 @@ def make_cases() -> list[Case]:
     return [case for case in cases if case.kernel != "triton" or importlib.util.find_spec("triton")]
 
 
-CASES = make_cases()
+CALLS = make_cases()
 
 
 # -- In the processes --------------------------------------------------------------------------------------------------
-def main(folder: str, device: str, ranks: str) -> None:
-    """Start the processes and wait for them."""
-    context = multiprocessing.get_context("fork")
-    started = [context.Process(target=work, args=(r, int(ranks), folder, device)) for r in range(int(ranks))]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join()
-    sys.exit(max(abs(process.exitcode or 0) for process in started))
-
-
-def work(rank: int, ranks: int, folder: str, device: str) -> None:
-    """All that one rank does."""
-    if device == "cuda":
-        torch.cuda.set_device(rank)
-        device = f"cuda:{rank}"
-    elif importlib.util.find_spec("triton"):
-        from liger.testing.interpreter import fix
-
-        fix()
-    backend = "nccl" if device != "cpu" else "gloo"
-    patience = datetime.timedelta(seconds=30)
-    dist.init_process_group(backend, f"file://{folder}/store", timeout=patience, rank=rank, world_size=ranks)
-    pair = dist.new_group([0, 1])
-    found: dict[str, Any] = {}
-    for case in CASES:
-        if len(case.sizes) == ranks:
-            found[case.id] = run(case, rank, device)
-        elif len(case.sizes) == 2 and rank < 2:
-            found[case.id] = run(case, rank, device, group=pair)
-    for name, refused in refusals(rank, device).items() if ranks == 3 else ():
-        found[name] = message(refused)
-    if rank < 2:
-        found["compiled"] = compiled(rank, device, pair)
-    if device != "cpu":
-        found["no sync"] = message(functools.partial(without_sync, rank, device))
-    torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
 def public(case: Case, **options: Any) -> Callable[..., Any]:
     """The op with the case's kernel."""
     return functools.partial(getattr(ops, f"vocab_parallel_{case.op}"), kernel=case.kernel, **options)
 
 
-def run(case: Case, rank: int, device: str, **options: Any) -> tuple[list[Tensor], dict[int, Tensor]]:
-    """Outputs and gradients of one rank."""
-    made = evaluate(public(case, **options), case.local(rank, device), case.options)
+def run(case: Case, rank: Rank) -> tuple[list[Tensor], dict[int, Tensor]] | None:
+    """Outputs and gradients of one rank; None if it has no part of the case."""
+    if len(case.sizes) > rank.ranks or rank.rank >= len(case.sizes):
+        return None
+    options = {} if len(case.sizes) == rank.ranks else {"group": pair()}
+    made = evaluate(public(case, **options), case.local(rank.rank, rank.device), case.options)
     return [t.cpu() for t in made.outputs], {at: g.cpu() for at, g in made.gradients.items() if g is not None}
 
 
-def compiled(rank: int, device: str, pair: Any) -> list[int]:
+@functools.cache
+def pair() -> Any:
+    """The group of the first two ranks, which all have made."""
+    return dist.new_group([0, 1])
+
+
+def compiled(rank: Rank) -> list[int]:
     """Graphs for two lengths, forward and backward; the results are eager's."""
-    graphs = []
+    graphs: list[int] = []
+    if rank.rank > 1:
+        return graphs
     for op in REFERENCES:
         case = Case(op, "torch", TWO, {"label_smoothing": 0.1, "returns": ("entropy",)}, ("class weights",))
-        tensors = case.local(rank, device)
+        tensors = case.local(rank.rank, rank.device)
         at = 1 if op == "cross_entropy" else 2
         calls = []
         for rows in (7, 5, 4):
             some = [t if t is None or i not in (0, at) else t.detach()[:rows] for i, t in enumerate(tensors)]
             calls.append(([some[0].requires_grad_(), *some[1:]], case.options))  # type: ignore[union-attr]
-        graphs.append(check_compile(public(case, group=pair), calls))
+        graphs.append(check_compile(public(case, group=pair()), calls))
     return graphs
 
 
-def without_sync(rank: int, device: str) -> None:
+def without_sync(rank: Rank) -> None:
     """Once the group has been asked, nothing waits."""
-    for op in REFERENCES:
+    for op in REFERENCES if rank.device != "cpu" else ():
         case = Case(op, "triton", TWO, EVERYTHING, WEIGHTS)
-        tensors = case.local(rank, device)
+        tensors = case.local(rank.rank, rank.device)
         first = evaluate(public(case), tensors, case.options)
         seeds = random_like(first.outputs, loss=1.0)  # from the host
         with no_sync():
@@ -249,6 +214,30 @@ def message(call: Callable[[], Any]) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def chosen(rank: Rank, op: str) -> dict[tuple[str, str], int]:
+    """The kernel of a call whose ``torch`` kernel takes 35 columns, which the third rank has fewer than.
+
+    Forward and backward stand under different preferences.
+    """
+    if rank.ranks < 3:
+        return {}
+    case = Case(op, "torch", THREE, {})
+    tensors = [t for t in case.local(rank.rank, rank.device) if t is not None]
+    call = functools.partial(getattr(ops, f"vocab_parallel_{op}"), *tensors)
+    call()  # the candidates are decided
+    entry = f"vocab_parallel_{op}__torch"
+    before = getattr(TABLE, entry)
+    setattr(TABLE, entry, dataclasses.replace(before, max_size=(("V", 35),)))
+    try:
+        with count_ops() as counts:
+            loss = call()
+    finally:
+        setattr(TABLE, entry, before)
+    with prefer("torch"):
+        loss.backward()
+    return dict(counts)
 
 
 def refusals(rank: int, device: str) -> dict[str, Callable[[], Any]]:
@@ -283,27 +272,29 @@ def refusals(rank: int, device: str) -> dict[str, Callable[[], Any]]:
     return found
 
 
+def refused(rank: Rank) -> dict[str, str]:
+    """What each of them says."""
+    calls = refusals(rank.rank, rank.device) if rank.ranks == 3 else {}
+    return {name: message(call) for name, call in calls.items()}
+
+
+CASES: dict[str, Callable[[Rank], Any]] = {
+    "pair": lambda rank: str(pair()),
+    **{case.id: functools.partial(run, case) for case in CALLS},
+    "compiled": compiled,
+    "no sync": without_sync,
+    **{f"chosen {op}": functools.partial(chosen, op=op) for op in REFERENCES},
+    "refused": refused,
+}
+
+
 # -- Tests -------------------------------------------------------------------------------------------------------------
-Found = list[dict[str, Any]]
-
-
-def processes(folder: Path, device: str, ranks: int) -> Found:
-    """What each rank found."""
-    environment = {**os.environ, **({"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})}
-    done = subprocess.run(
-        [sys.executable, __file__, str(folder), device, str(ranks)],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(ranks)]
-
-
 @pytest.fixture(scope="session")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """Of three processes on the CPU."""
     if torch.cuda.is_available():
         pytest.skip("processes on the CPU need the interpreter, which is for machines without a GPU")
-    return processes(tmp_path_factory.mktemp("ranks"), "cpu", 3)
+    return run_ranks(__file__, tmp_path_factory.mktemp("ranks"), ranks=3)
 
 
 class _Replay(torch.autograd.Function):
@@ -347,13 +338,19 @@ def same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.nan_to_num(nan=-7.0), b.nan_to_num(nan=-7.0))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", CALLS, ids=lambda case: case.id)
 def test_equals_one_device(case: Case, found: Found) -> None:
-    check_case(case, [rank[case.id] for rank in found[: len(case.sizes)]])
+    check_case(case, found.of(case.id)[: len(case.sizes)])
 
 
 def test_compiles_over_a_group(found: Found) -> None:
-    assert all(graphs <= 2 for rank in found[:2] for graphs in rank["compiled"])
+    assert all(graphs <= 2 for rank in found.of("compiled")[:2] for graphs in rank)
+
+
+@pytest.mark.parametrize("op", REFERENCES)
+def test_all_ranks_choose_one_kernel(op: str, found: Found) -> None:
+    """One that every rank's shard is small enough for; and the backward is that kernel's."""
+    assert found.of(f"chosen {op}") == [{(f"vocab_parallel_{op}", "reference"): 1}] * 3
 
 
 @pytest.mark.parametrize(
@@ -373,7 +370,7 @@ def test_compiles_over_a_group(found: Found) -> None:
     ],
 )
 def test_refused_on_every_rank(name: str, words: str, found: Found) -> None:
-    for rank in found:
+    for rank in found.of("refused"):
         assert words in rank[name]
 
 
@@ -390,15 +387,11 @@ def test_a_label_out_of_range_gives_nan_in_its_row(kernel: str, label: int, devi
 
 @pytest.mark.gpu(2)
 def test_two_gpus(tmp_path: Path) -> None:
-    found = processes(tmp_path, "cuda", 2)
-    for case in CASES:
+    found = run_ranks(__file__, tmp_path, device="cuda")
+    for case in CALLS:
         if len(case.sizes) == 2:
-            check_case(case, [rank[case.id] for rank in found])
-    assert [rank["no sync"] for rank in found] == ["", ""]
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+            check_case(case, found.of(case.id))
+    found.of("no sync")
 
 
 @pytest.mark.parametrize("flag", ["reduce_hidden_gradient", "compact", "check_labels"])

@@ -28,8 +28,9 @@ def autopatch(
     """Swap the slow parts of a model for fused kernels, in place.
 
     Args:
-        target: a model, also inside PEFT, DDP or ``torch.compile``; or, before construction, a config, a
-            ``model_type`` or a model class, of which every instance made later is patched at its first forward.
+        target: a model, also inside PEFT, DDP or ``torch.compile``, or a module that holds layers of known classes,
+            such as a stage of a pipeline; or, before construction, a config, a ``model_type`` or a model class: every
+            instance made later is patched at its first forward.
         only: op names or fnmatch patterns of module paths; everything else is left alone.
         skip: the same, for what is to be left alone.
         prefer: ``"reference"`` or ``{"rms_norm": "triton"}``: choose kernels by hand.

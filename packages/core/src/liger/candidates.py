@@ -54,7 +54,8 @@ def find(root: Module, reg: Registry) -> tuple[list[Row], list[Candidate]]:
             found += _missing(scope.patch, reg.owner("model", scope.patch.model_type))
     heads: list[Found] = []
     for path, module in root.named_modules():
-        for one in _of_module(path, module, _models_around(path, scopes), reg):
+        around = _models_around(path, scopes) or _by_itself(path, module, scopes, reg)
+        for one in _of_module(path, module, around, reg):
             (heads if isinstance(one, Candidate) and one.fit.parts else found).append(one)
     found += heads
     paths = {one.path for one in found}
@@ -100,6 +101,19 @@ def _begins(module: Module, model_type: str, patch: ModelPatch | None, outer: Sc
 
 def _is_of(module: Module, patch: ModelPatch) -> bool:
     return any(c.__module__ == patch.module for c in original_class(module).__mro__)
+
+
+def _by_itself(path: str, module: Module, scopes: Mapping[str, Scope], reg: Registry) -> list[Scope]:
+    """For a module in no model, such as a layer in a stage of a pipeline: the patch that declares its class.
+
+    Or none, so that it is recognised, if something else of its file is (an attention, which holds the config).
+    """
+    cls = original_class(module)
+    for _, patch in sorted(reg.models.items()):
+        if patch.module == cls.__module__ and patch.fits.get(cls.__name__):
+            return [Scope(path, module, patch)]
+    files = {original_class(scope.model).__module__ for scope in scopes.values() if scope.patch is None}
+    return [Scope(path, module, None)] if cls.__module__ in files else []
 
 
 def _of_module(path: str, module: Module, around: Sequence[Scope], reg: Registry) -> Iterator[Found]:

@@ -19,6 +19,7 @@ import torch
 
 from liger.context import CONTEXT
 from liger.declare import Call, Kernel, load
+from liger.dtensor import reference_only
 from liger.errors import KernelUnavailable
 from liger.numerics import without_autocast
 from liger.registry import disabled_kernels, registry
@@ -192,7 +193,7 @@ def run(
         tensors = _distinct(tensors)
     else:  # kernels read the memory, where a lazy minus sign is not
         tensors = [t.resolve_neg() if t is not None and t.is_neg() else t for t in tensors]
-    by_hand = kernel or CONTEXT.prefer.get(op)
+    by_hand = reference_only(op, tensors, kernel or CONTEXT.prefer.get(op))
     anywhere = None if by_hand else CONTEXT.prefer.get("*")
     dtypes = tuple([t.dtype for t in tensors if t is not None and t.dtype.is_floating_point])
     for entry in candidates(op, tensors[0].device, dtypes, by_hand, anywhere):  # type: ignore[union-attr]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 JOURNAL = "_liger_journal"
 PENDING = "_liger_pending"
 """Marks an instance that ``liger.construct`` will patch at its first forward."""
+TENSOR_PARALLEL = "transformers.distributed."
+"""Where the forwards come from that transformers' plans for tensor parallelism put on instances."""
 MISSING = object()
 
 
@@ -69,8 +71,11 @@ def _swap(action: Action) -> Entry:
     entry = Entry(action.path, module, installed, action.attributes, old_forward)
     module.__class__ = installed
     module.__dict__.update(action.attributes)
+    ours = types.MethodType(installed.forward, module)  # type: ignore[attr-defined]
     if old_forward is not None:  # accelerate calls this one; a class swap beneath it would never be reached
-        module.__dict__["_old_forward"] = types.MethodType(installed.forward, module)  # type: ignore[attr-defined]
+        module.__dict__["_old_forward"] = ours
+    if (cell := tensor_parallel(module)) is not None:  # and the plans of transformers this one
+        cell.cell_contents = ours
     return entry
 
 
@@ -160,6 +165,9 @@ def _restore(entry: Entry) -> None:
         if _bound(module.__dict__.get(name), entry):
             old = entry.old_forward if name == "_old_forward" else None
             module.__dict__[name] = types.MethodType(original.forward, module) if old is None else old
+    cell = tensor_parallel(module)
+    if cell is not None and _bound(cell.cell_contents, entry):
+        cell.cell_contents = types.MethodType(original.forward, module)
 
 
 def _undone(entry: Entry) -> bool:
@@ -173,17 +181,31 @@ def _bound(value: Any, entry: Entry) -> bool:
 
 
 def _prepared(entry: Entry) -> bool:
-    """Whether the forward on the instance is accelerate's mixed-precision wrapper around ours, which may stay.
+    """Whether the forward on the instance is a wrapper around the module's own that may stay.
 
-    Our function passes through to upstream's on a module that is no longer patched.
+    It is accelerate's for mixed precision or that of transformers' tensor parallelism. Our function passes through to
+    upstream's on a module that is no longer patched.
     """
     held = entry.module.__dict__
-    return owner_of(held["forward"]).startswith("accelerate.") and _bound(held.get("_original_forward"), entry)
+    owner = owner_of(held["forward"])
+    if owner.startswith("accelerate."):
+        return _bound(held.get("_original_forward"), entry)
+    cell = tensor_parallel(entry.module)
+    return cell is not None and _bound(cell.cell_contents, entry)
 
 
 def is_accelerate(module: Module) -> bool:
     """Whether the forward on the instance is accelerate's hook wrapper."""
     return "_hf_hook" in module.__dict__ and "_old_forward" in module.__dict__
+
+
+def tensor_parallel(module: Module) -> types.CellType | None:
+    """Where a forward that a plan of transformers' has put on the instance holds the module's own."""
+    held = module.__dict__.get("forward")
+    if held is None or not owner_of(held).startswith(TENSOR_PARALLEL):
+        return None
+    cells = getattr(held, "__closure__", None) or ()
+    return next((cell for cell in cells if getattr(cell.cell_contents, "__self__", None) is module), None)
 
 
 def owner_of(function: Any) -> str:

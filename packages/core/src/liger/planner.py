@@ -12,7 +12,7 @@ from liger.candidates import Candidate, find
 from liger.context import as_prefer
 from liger.declare import Fit, load
 from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
-from liger.patch import PENDING, Action, is_accelerate, owner_of
+from liger.patch import PENDING, Action, is_accelerate, owner_of, tensor_parallel
 from liger.plugins import describe
 from liger.registry import Registry, registry
 from liger.report import IDLE, Report, Row, Status
@@ -149,10 +149,20 @@ def check_order(target: Module) -> None:
                     f"{path or 'the model'} is already {type(module).__name__} ({base.__module__}.{base.__name__}): "
                     f"patch before {_TOO_LATE.get(base.__name__, 'replicate')}"
                 )
+        if _is_gathered(module):
+            raise WrongOrder(f"{path or 'the model'} has hooks of DeepSpeed ZeRO-3: patch before deepspeed.initialize")
         if _is_convolution(module):
             continue  # upstream parametrises some by weight norm (wav2vec2), and no fit is for one
         if hasattr(module, "parametrizations") and type(module).__name__.startswith("Parametrized"):
             raise WrongOrder(f"{path or 'the model'} is {type(module).__name__}: patch before register_parametrization")
+
+
+def _is_gathered(module: Module) -> bool:
+    """Whether DeepSpeed fetches the module's parameters when it runs, as its stage 3 does; below that they stay."""
+    hooks = module._forward_pre_hooks.values()
+    return any(owner_of(hook).startswith("deepspeed.") for hook in hooks) and any(
+        hasattr(parameter, "ds_shape") for parameter in module.parameters()
+    )
 
 
 def _is_convolution(module: Module) -> bool:
@@ -224,11 +234,11 @@ def parts_of(module: Module, fit: Fit) -> list[Part]:
 
 
 def _foreign(module: Module) -> str | None:
-    """Who has replaced the forward, on the instance or on its class; accelerate's hooks do not count."""
+    """Who has replaced the forward, on the instance or on its class; accelerate and tensor parallelism do not count."""
     if by := overridden(original_class(module)):
         return f"forward of its class was replaced by {by}"
     held = module.__dict__.get("forward")
-    if held is None or is_accelerate(module):
+    if held is None or is_accelerate(module) or tensor_parallel(module) is not None:
         return None
     return f"its forward on the instance belongs to {owner_of(held)}, not to upstream"
 

@@ -148,15 +148,16 @@ def refusing(names: Collection[str]) -> Namespace:
     if not names:
         return {}
 
-    def refuse(module: Any, name: str, done: str) -> None:
-        if name in names and still_patched(module):
+    def refuse(module: Any, name: str, done: str, value: Any = None) -> None:
+        same = value is not None and getattr(module, name, None) is value  # FSDP1 sets each child that it does not wrap
+        if name in names and not same and still_patched(module):
             raise WrongOrder(
                 f"{name} of a patched {type(module).__name__} was to {done}, but its forward no longer reads it: "
                 "unpatch the model, change it, and patch again"
             )
 
     def set_attribute(self: Any, name: str, value: Any) -> None:
-        refuse(self, name, f"become {value!r}")
+        refuse(self, name, f"become {value!r}", value)
         super(Swapped, self).__setattr__(name, value)
 
     def delete_attribute(self: Any, name: str) -> None:
@@ -164,7 +165,7 @@ def refusing(names: Collection[str]) -> Namespace:
         super(Swapped, self).__delattr__(name)
 
     def add_module(self: Any, name: str, module: Any) -> None:
-        refuse(self, name, f"become {module!r}")
+        refuse(self, name, f"become {module!r}", module)
         super(Swapped, self).add_module(name, module)
 
     return {"__setattr__": set_attribute, "__delattr__": delete_attribute, "add_module": add_module}
@@ -213,8 +214,19 @@ def _quiet(module: Any, copies: dict[int, Any]) -> Any:
         hooks = name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")) and isinstance(value, dict)
         clone.__dict__[name] = type(value)() if hooks else unshared(value, copies)
     clone.__dict__["_modules"] = {n: m and _quiet(m, copies) for n, m in module._modules.items()}
+    clone.__dict__["_parameters"] = {n: present(p) for n, p in module._parameters.items()}
     clone.__dict__["training"] = False
     return clone
+
+
+def present(parameter: Any) -> Any:
+    """A parameter as a probe needs it: of one that DeepSpeed ZeRO-3 keeps elsewhere zeros of its shape, else itself."""
+    return parameter.detach().new_zeros(parameter.ds_shape) if is_elsewhere(parameter) else parameter
+
+
+def is_elsewhere(parameter: Any) -> bool:
+    """Whether DeepSpeed ZeRO-3 has shared a parameter out and left an empty one."""
+    return hasattr(parameter, "ds_shape") and parameter.shape != parameter.ds_shape
 
 
 def unshared(value: Any, copies: dict[int, Any]) -> Any:

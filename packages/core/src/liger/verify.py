@@ -11,7 +11,7 @@ from liger.declare import Fit, Probe, load
 from liger.errors import ContractViolation
 from liger.patch import Action
 from liger.report import Status
-from liger.swap import quiet, swapped_class
+from liger.swap import is_elsewhere, quiet, swapped_class
 from liger.testing.compare import compare
 from liger.testing.contract import random_like
 from liger.testing.observe import count_ops
@@ -25,7 +25,7 @@ def verify_fit(module: Any, fit: Fit, actions: list[Action]) -> tuple[Status, st
     """
     if fit.probe is None:
         return "deferred", "verify: the fit brings no probe"
-    if any(t.device.type == "meta" for t in module.parameters()):
+    if any(t.device.type == "meta" or is_elsewhere(t) for t in module.parameters()):
         return "deferred", "verify: it has no weights yet; patch again with verify=True once they are loaded"
     probe: Probe = load(fit.probe)(module, torch.Generator().manual_seed(0))
     with count_ops() as counts:

@@ -8,6 +8,7 @@ model.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping
@@ -18,10 +19,9 @@ from torch import Tensor, nn
 
 from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
-from liger.patch import is_accelerate, owner_of
 from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own, still_patched
-from liger_hf import output, stub, transform
+from liger_hf import output, sharded, stub, transform
 from liger_hf.accuracy import accuracy_of_logits, shifted
 from liger_hf.standin import readable
 
@@ -143,7 +143,10 @@ def causal_lm(
             scale, cap = (transform.at_call(self, slot.known, slot.floats) or (logit_scale, softcap))[:2]
             cap = transform.read(self, softcap_path) if softcap_path else cap
             call = _loss_call(scale, cap, slot.want_accuracy, _loss_name(base), labels, *args, **kwargs)
-            value, slot.accuracy = slot.head(slot.hidden, call)
+            head: Any = slot.head
+            # the hooks of tensor parallelism are about logits
+            enter = functools.partial(type(head).forward, head) if sharded.is_split(head) else head
+            value, slot.accuracy = enter(slot.hidden, call)
             return value
 
         return loss
@@ -167,11 +170,14 @@ def output_embeddings(original: Any, op: Callable[..., Tensor], **constants: Any
         if tuple(hidden.shape[:-1]) != slot.shape:
             return nn.Module.__call__(self, hidden)
         slot.head, slot.hidden = self, hidden
-        return hidden.detach().new_empty((*slot.shape, 0))
+        return torch.empty((*slot.shape, 0), dtype=hidden.dtype, device=hidden.device)  # plain, for a DTensor too
 
     def forward(self: Any, hidden: Tensor, call: LossCall | None = None) -> Any:
         if call is None or not still_patched(self):
             return upstream(self, hidden)
+        if sharded.is_split(self):
+            over = sharded.loss_over(self, self.__liger_spec__)
+            return _fused_loss(over, sharded.whole(hidden), *sharded.rows(self), LossCall(*call))
         return _fused_loss(op, hidden, self.weight, self.bias, LossCall(*call))
 
     return {"__call__": own(call_or_defer, original), "forward": own(forward, original)}
@@ -251,14 +257,14 @@ def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
         return False
     head = model.get_output_embeddings()
     if SLOT in head.__dict__:
-        return head.__dict__[SLOT] is slot and not _hooked(head)
+        return head.__dict__[SLOT] is slot and not sharded.hooked(head)
     if "modules_to_save" not in head._modules or "original_module" not in head._modules:
         return False
     heads = [m for m in head.modules() if SLOT in m.__dict__]
     for inner in heads:  # PEFT copied the head alone, so its copy holds a slot of its own
         if inner.__dict__[SLOT] is not slot:
             inner.__dict__[SLOT] = slot
-    return bool(heads) and not _hooked(head) and not any(map(_hooked, heads))
+    return bool(heads) and not sharded.hooked(head) and not any(map(sharded.hooked, heads))
 
 
 def _still_known(model: Any, slot: Slot) -> bool:
@@ -274,20 +280,6 @@ def _loss_name(loss: Any) -> str:
     """The name of a loss function, also where ``functools.wraps`` gave it that of another one."""
     name = getattr(loss, "__name__", "?")
     return name if getattr(loss, "__wrapped__", None) is None else f"a wrapper of {name}"
-
-
-def _hooked(head: Any) -> str | None:
-    """The owner of a hook or forward on the head that would see hidden states and the loss instead of logits.
-
-    Hooks that gather or move weights are what the seam is made for.
-    """
-    if "forward" in head.__dict__ and not is_accelerate(head):
-        return owner_of(head.__dict__["forward"])
-    if not (head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks):
-        return None
-    hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
-    owners = [owner_of(hook) for kind in hooks for hook in kind.values()]
-    return next((o for o in owners if o.partition(".")[0] not in ("torch", "deepspeed", "accelerate")), None)
 
 
 # -- Planning ----------------------------------------------------------------------------------------------------------
@@ -312,7 +304,7 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
             raise PatchRefused("its head is patched already, as a part of another model")
         if reason := readable(linear.weight, "the head's weight"):
             raise PatchRefused(reason)
-        if owner := _hooked(linear):
+        if owner := sharded.hooked(linear):
             raise PatchRefused(f"a hook or forward of {owner} on its head would no longer see logits: real logits")
     loss = _loss_name(cls.loss_function.fget(model))  # type: ignore[attr-defined]
     if loss not in (SHIFTS, ALIGNED):

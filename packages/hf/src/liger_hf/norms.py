@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from liger.declare import Probe
 from liger.numerics import acc
-from liger.swap import forward, original_class
+from liger.swap import forward, original_class, present
 from liger_hf.standin import differs, readable
 
 AUTOCAST_TO_FP32 = ("cuda", "xpu")
@@ -208,7 +208,7 @@ def _shape(module: nn.Module) -> tuple[int, ...]:
     """Trailing dimensions of the input that a norm asks for; any width does where it says nothing."""
     weight = getattr(module, "weight", None)
     if isinstance(weight, Tensor):
-        return tuple(weight.shape)
+        return tuple(present(weight).shape)
     return tuple(getattr(module, "normalized_shape", (32,)))
 
 

@@ -150,7 +150,8 @@ def vocab_parallel_cross_entropy(
         "check_labels": check_labels,
     }
     tensors = logits, target, weight, token_weight
-    return run(OP, tensors, options, sizes={"V": columns}, kernel=kernel)  # type: ignore[no-any-return]
+    # the widest shard: all ranks must choose the same kernel, or they would wait for each other
+    return run(OP, tensors, options, sizes={"V": max(found.sizes)}, kernel=kernel)  # type: ignore[no-any-return]
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------

@@ -177,7 +177,8 @@ def vocab_parallel_linear_cross_entropy(
         "compact": compact,
     }
     tensors = hidden, weight, target, bias, class_weight, token_weight
-    return run(OP, tensors, options, sizes={"H": H, "V": columns}, kernel=kernel)  # type: ignore[no-any-return]
+    # the widest shard: all ranks must choose the same kernel, or they would wait for each other
+    return run(OP, tensors, options, sizes={"H": H, "V": max(found.sizes)}, kernel=kernel)  # type: ignore[no-any-return]
 
 
 # -- For liger.testing and benchmarks ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""DTensors: rows are normalised where they are. Nothing is sent in the forward."""
+"""DTensors: rows are normalised where they are. What of them lies on several ranks is gathered first, and no more."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from liger.dispatch import run
-
-PLAIN = (torch.Tensor, torch.nn.Parameter, type(None))
+from liger.dtensor import is_dtensor
 
 
 def run_rows(
@@ -21,17 +20,16 @@ def run_rows(
     kernel: str | None,
     rows: int = 1,
 ) -> Any:
-    """``run`` for an op over the last dimension, of tensors or of DTensors whose last dimension is whole.
+    """``run`` for an op over the last dimension, of tensors or of DTensors.
 
     Args:
         tensors: ``rows`` tensors of the same shape, then parameters.
 
     Raises:
-        ValueError: a DTensor is placed so that it would have to be sent first.
+        ValueError: a parameter is a DTensor and x is not, or they lie on different meshes.
     """
-    for tensor in tensors:
-        if type(tensor) not in PLAIN and type(tensor).__name__ == "DTensor":
-            return _run_local(op, tensors, options, sizes, kernel, rows)
+    if any(map(is_dtensor, tensors)):
+        return _run_local(op, tensors, options, sizes, kernel, rows)
     return run(op, tensors, options, sizes=sizes, kernel=kernel)
 
 
@@ -43,17 +41,20 @@ def _run_local(
     kernel: str | None,
     rows: int,
 ) -> Any:
-    """Run on what is here, and give results the placements of x."""
+    """Run on what is here, and give results the placements that x has then."""
     from torch.distributed.tensor import DTensor
 
     x, parameters = tensors[0], tensors[rows:]
     if not isinstance(x, DTensor):
         raise ValueError(f"{op}: x is no DTensor, but a parameter is; pass its local or full tensor, or make x one")
-    _check_rows(op, x, max([1, *[p.dim() for p in parameters if p is not None]]))
     for other in tensors[1:rows]:
         if not isinstance(other, DTensor) or (other.device_mesh, other.placements) != (x.device_mesh, x.placements):
             raise ValueError(f"{op}: residual must be a DTensor placed as x is, {x.placements}; redistribute it first")
-    local = [t.to_local(grad_placements=x.placements) for t in tensors[:rows]]
+    placements = _with_whole_rows(x, max([1, *[p.dim() for p in parameters if p is not None]]))
+    if placements != x.placements:
+        tensors = [t.redistribute(placements=placements) for t in tensors[:rows]]
+        x = tensors[0]
+    local = [t.to_local(grad_placements=placements) for t in tensors[:rows]]
     local += [p if p is None else _local_parameter(op, p, x) for p in parameters]
     out = run(op, local, options, sizes=sizes, kernel=kernel)
     return tuple(_placed_as(x, y) for y in out) if isinstance(out, tuple) else _placed_as(x, out)
@@ -65,7 +66,11 @@ def _local_parameter(op: str, parameter: Any, x: Any) -> torch.Tensor:
 
     if not isinstance(parameter, DTensor):  # the same everywhere, and so will be its gradient
         parameter = DTensor.from_local(parameter, x.device_mesh, [Replicate()] * x.device_mesh.ndim, run_check=False)
-    _check_parameter(op, parameter, x)
+    if parameter.device_mesh != x.device_mesh:
+        raise ValueError(
+            f"{op}: a parameter lies on {parameter.device_mesh}, x on {x.device_mesh}; they must lie on the same mesh"
+        )
+    parameter = parameter.redistribute(placements=[Replicate()] * x.device_mesh.ndim)
     summed = [Replicate() if p.is_replicate() else Partial() for p in x.placements]
     return parameter.to_local(grad_placements=summed)  # type: ignore[no-any-return]
 
@@ -80,26 +85,12 @@ def _placed_as(x: Any, y: torch.Tensor) -> Any:
     )
 
 
-def _check_rows(op: str, x: Any, whole: int) -> None:
-    """Raise ValueError unless the last ``whole`` dimensions of x are whole and its values final."""
-    for at, placement in enumerate(x.placements):
-        where = f"x has placement {placement} on dimension {at} of its mesh"
-        if placement.is_partial():
-            raise ValueError(
-                f"{op}: {where}, a sum that is not made yet; redistribute it to Replicate() or a Shard first"
-            )
+def _with_whole_rows(x: Any, whole: int) -> tuple[Any, ...]:
+    """The placements of x, where dimensions of its mesh that split its last ``whole`` ones, or a sum, replicate it."""
+    from torch.distributed.tensor import Replicate
+
+    def keeps(placement: Any) -> bool:
         dim = getattr(placement, "dim", None)
-        if dim is not None and dim % x.dim() >= x.dim() - whole:
-            raise ValueError(
-                f"{op}: {where}, but dimension {dim} has to be whole; redistribute it to Replicate() or to a Shard of "
-                "another dimension first"
-            )
+        return not placement.is_partial() and (dim is None or dim % x.dim() < x.dim() - whole)
 
-
-def _check_parameter(op: str, parameter: Any, x: Any) -> None:
-    """Raise ValueError unless a parameter is replicated over the mesh of x."""
-    if parameter.device_mesh != x.device_mesh or not all(p.is_replicate() for p in parameter.placements):
-        raise ValueError(
-            f"{op}: a parameter has placements {parameter.placements} on {parameter.device_mesh}, expected Replicate() "
-            f"on that of x, {x.device_mesh}; redistribute it first"
-        )
+    return tuple(placement if keeps(placement) else Replicate() for placement in x.placements)

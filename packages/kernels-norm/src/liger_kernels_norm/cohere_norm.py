@@ -40,7 +40,7 @@ def cohere_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-5, ker
 
     Args:
         x: (..., H) or (..., N, H), floating; any leading shape, any strides, 0 rows included.
-            A DTensor gives one placed as it is; its dimensions of weight must be whole, parameters replicated or plain.
+            A DTensor gives one placed as it is, but replicated where dimensions of weight were split.
         weight: (H,), or (N, H) for heads, floating, possibly of another dtype than x.
         eps: added to the variance.
         kernel: choose a kernel by hand.
@@ -50,7 +50,7 @@ def cohere_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float = 1e-5, ker
 
     Raises:
         ValueError: shapes do not match, or ``eps`` is negative or not finite,
-            or a DTensor would have to be sent first.
+            or DTensors lie on different meshes.
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 

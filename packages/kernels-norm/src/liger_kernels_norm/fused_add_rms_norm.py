@@ -52,7 +52,7 @@ def fused_add_rms_norm(
 
     Args:
         x: (..., H), floating; any leading shape, any strides, 0 rows included.
-            A DTensor gives two placed as it is; its last dimension must be whole, parameters replicated or plain.
+            A DTensor gives two placed as it is, but replicated where its last dimension was split.
         residual: the same shape and device, possibly another dtype.
         weight: (H,), floating, possibly of another dtype; None leaves it out.
         eps: added to the mean square.
@@ -66,7 +66,7 @@ def fused_add_rms_norm(
 
     Raises:
         ValueError: shapes do not match, an unknown ``cast``, or ``eps`` is negative or not finite,
-            or a DTensor would have to be sent first.
+            or DTensors lie on different meshes.
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 

@@ -38,7 +38,7 @@ def l2norm(x: torch.Tensor, *, eps: float = 1e-6, cast: str = "fp32", kernel: st
 
     Args:
         x: (..., H), floating; any leading shape, any strides, 0 rows included.
-            A DTensor gives one placed as it is; its last dimension must be whole, parameters replicated or plain.
+            A DTensor gives one placed as it is, but replicated where its last dimension was split.
         eps: added to the sum of squares.
         cast: "fp32" or "none"; see the module's docstring.
         kernel: choose a kernel by hand.
@@ -48,7 +48,7 @@ def l2norm(x: torch.Tensor, *, eps: float = 1e-6, cast: str = "fp32", kernel: st
 
     Raises:
         ValueError: an unknown ``cast``, or ``eps`` is negative or not finite,
-            or a DTensor would have to be sent first.
+            or DTensors lie on different meshes.
         TypeError: an argument is of the wrong type, or x is not floating.
         KernelUnavailable: ``kernel`` cannot serve the call.
 

@@ -77,7 +77,7 @@ def rms_norm(
 
     Args:
         x: (..., H), floating; any leading shape, any strides, 0 rows and 0 columns included.
-            A DTensor gives one placed as it is; its last dimension must be whole, parameters replicated or plain.
+            A DTensor gives one placed as it is, but replicated where its last dimension was split.
         weight: (H,), floating, possibly of another dtype than x; None leaves it out.
         bias: (H,), likewise.
         eps: added to the mean square.
@@ -90,7 +90,7 @@ def rms_norm(
 
     Raises:
         ValueError: shapes do not match, an unknown ``cast``, or ``eps`` is negative or not finite,
-            or a DTensor would have to be sent first.
+            or DTensors lie on different meshes.
         TypeError: an argument is of the wrong type, or a tensor is not floating or lies on another device.
         KernelUnavailable: ``kernel`` cannot serve the call.
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from liger.testing.memory import no_writes, poisoned
     from liger.testing.models import check_model, model_checks
     from liger.testing.observe import count_ops, launches, no_sync, strict
+    from liger.testing.ranks import Found, Rank, run_ranks
     from liger.testing.recipe import check_recipe
 
 _HOMES = {
@@ -35,18 +36,23 @@ _HOMES = {
     "check_recipe": "liger.testing.recipe",
     "checks": "liger.testing.kernels",
     "count_ops": "liger.testing.observe",
+    "Found": "liger.testing.ranks",
     "launches": "liger.testing.observe",
     "model_checks": "liger.testing.models",
     "no_sync": "liger.testing.observe",
     "no_writes": "liger.testing.memory",
     "opcheck": "liger.testing.compiled",
     "poisoned": "liger.testing.memory",
+    "Rank": "liger.testing.ranks",
+    "run_ranks": "liger.testing.ranks",
     "strict": "liger.testing.observe",
 }
 
 __all__ = [
     "Case",
     "Check",
+    "Found",
+    "Rank",
     "acc",
     "assert_contract",
     "cases",
@@ -62,6 +68,7 @@ __all__ = [
     "no_writes",
     "opcheck",
     "poisoned",
+    "run_ranks",
     "strict",
 ]
 
