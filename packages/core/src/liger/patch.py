@@ -75,7 +75,9 @@ def _swap(action: Action) -> Entry:
 
 
 def undo(root: Module, done: list[Entry] | None = None) -> None:
-    """Put modules below ``root`` back: those of ``done``, as ``apply`` returned it, and copies made of them; or all.
+    """Put modules below ``root`` back: those of ``done``, as ``apply`` returned it, and what came of them; or all.
+
+    That is copies of them, and modules patched since that share an attribute with one: an adapter put around a head.
 
     Raises:
         UnpatchConflict: a slot no longer holds what was installed. Nothing is changed then.
@@ -83,9 +85,13 @@ def undo(root: Module, done: list[Entry] | None = None) -> None:
     entries = list(_entries(root))
     if done is not None:
         modules, classes = {id(e.module) for e in done}, {e.installed for e in done}
+        shared = {id(value) for e in done for value in e.attributes.values()}
         journaled = {id(e.module) for m in root.modules() for e in m.__dict__.get(JOURNAL, ())}
         entries = [
-            e for e in entries if id(e.module) in modules or (id(e.module) not in journaled and e.installed in classes)
+            e
+            for e in entries
+            if id(e.module) in modules
+            or (id(e.module) not in journaled and (e.installed in classes or not shared.isdisjoint(_held(e))))
         ]
     conflicts = [c for entry in entries for c in _conflicts(entry)]
     if conflicts:
@@ -96,6 +102,10 @@ def undo(root: Module, done: list[Entry] | None = None) -> None:
     for entry in entries:
         _restore(entry)
     _forget(root, {id(e.module) for e in entries})
+
+
+def _held(entry: Entry) -> set[int]:
+    return {id(value) for value in entry.attributes.values()}
 
 
 def _forget(root: Module, undone: set[int]) -> None:
