@@ -11,7 +11,7 @@ from liger.candidates import Candidate, find
 from liger.context import as_prefer
 from liger.declare import Fit, load
 from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
-from liger.patch import PENDING, Action, is_accelerate, owner_of
+from liger.patch import PENDING, Action, has_own_forward, is_accelerate, owner_of
 from liger.plugins import describe
 from liger.registry import Registry, registry
 from liger.report import IDLE, Report, Row, Status
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 UNWRAP_LIMIT = 8
+HUB = "a kernel of the package kernels, put there by use_kernels=True or kernelize(): load it without to have Liger's"
+"""The end of a reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +214,10 @@ def _foreign(module: Module) -> str | None:
     if by := overridden(original_class(module)):
         return f"forward of its class was replaced by {by}"
     held = module.__dict__.get("forward")
-    if held is None or is_accelerate(module):
+    if held is None or is_accelerate(module) or has_own_forward(module):
         return None
+    if hasattr(module, "kernel_layer_name"):
+        return f"its forward is {owner_of(held)}, {HUB}"
     return f"its forward on the instance belongs to {owner_of(held)}, not to upstream"
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
-from liger.patch import is_accelerate, owner_of
+from liger.patch import has_own_forward, is_accelerate, owner_of
 from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own, still_patched
 from liger_hf import output, rowwise, stub, transform
@@ -255,7 +255,7 @@ def _hooked(head: Any) -> str | None:
 
     Hooks that gather or move weights are what the seam is made for.
     """
-    if "forward" in head.__dict__ and not is_accelerate(head):
+    if "forward" in head.__dict__ and not is_accelerate(head) and not has_own_forward(head):
         return owner_of(head.__dict__["forward"])
     if not (head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks):
         return None
