@@ -6,10 +6,12 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import liger
 from liger import Report, Row
+from liger.planner import ONLY
 from liger.registry import registry
 from liger_kernel import _said
 from liger_kernel._loading import patch_when_loaded
@@ -70,8 +72,7 @@ def function(name: str) -> Callable[..., Report]:
 # -- Doing it ----------------------------------------------------------------------------------------------------------
 def to_model(model: Any, flags: Mapping[str, bool], asked: Iterable[str] = ()) -> Report:
     """Patch one model by flags; say once which of the flags in ``asked`` found nothing to do."""
-    report = liger.autopatch(model, only=ops(flags))
-    _add_loss(report, model, flags)
+    report = _finish(liger.autopatch(model, only=ops(flags)), model, flags)
     done = {row.op for row in report.rows if row.status == "applied" or row.reason.startswith("already patched")}
     for flag in asked:
         if not done.intersection(FLAGS[flag]):
@@ -82,10 +83,9 @@ def to_model(model: Any, flags: Mapping[str, bool], asked: Iterable[str] = ()) -
 def to_types(name: str, flags: Mapping[str, bool]) -> Report:
     """Patch every model of these types that is made from now on; ``report.revert()`` ends it.
 
-    A loaded model, or one made from a config, is patched when it is there; any other at its first forward, but for
-    ``cross_entropy``.
+    A loaded model, or one made from a config, is patched when it is there, and its rows are added to the report; any
+    other at its first forward, but for ``cross_entropy``.
     """
-    rows: list[Row] = []
     undo: list[Callable[[], None]] = []
 
     def revert() -> None:
@@ -93,23 +93,37 @@ def to_types(name: str, flags: Mapping[str, bool]) -> Report:
             undo[-1]()
             undo.pop()
 
+    report = Report([], _revert=revert)
+
+    def loaded(model: Any, done: Report) -> None:
+        report.rows += _finish(done, model, flags).rows
+
     try:
         for cls in model_classes(name):
-            report = liger.autopatch(cls, only=ops(flags))
-            rows += report.rows
-            if report.rows[0].status == "deferred":  # not, if it was marked before
-                undo += [report.revert, patch_when_loaded(cls, lambda model: _add_loss(Report([]), model, flags))]
+            marked = liger.autopatch(cls, only=ops(flags))
+            report.rows += marked.rows
+            if marked.rows[0].status == "deferred":  # not, if it was marked before
+                undo += [marked.revert, patch_when_loaded(cls, loaded)]
     except BaseException:
         revert()
         raise
-    return _keep(Report(rows, _revert=revert))
+    return _keep(report)
 
 
-def _add_loss(report: Report, model: Any, flags: Mapping[str, bool]) -> None:
+def _finish(report: Report, model: Any, flags: Mapping[str, bool]) -> Report:
+    """What flags mean beyond ``liger.autopatch``, and its reasons in the words of flags."""
     if flags.get("cross_entropy"):
         from liger_kernel._logits_loss import add_loss
 
         add_loss(report, model)
+    flag = {op: name for name, names in FLAGS.items() for op in names}
+    for at, row in enumerate(report.rows):
+        if row.reason == ONLY:
+            why = (
+                f"{flag[row.op]}=False" if row.op in flag else "the flags, none of which means it: use liger.autopatch"
+            )
+            report.rows[at] = replace(row, reason=f"left out by {why}")
+    return report
 
 
 def ops(flags: Mapping[str, bool]) -> list[str]:
@@ -157,7 +171,9 @@ def _why(report: Report, flag: str) -> str:
 
 
 def _keep(report: Report) -> Report:
-    _last[:] = [report]
+    """Remember the report, unless it only says of a model what an earlier one has said."""
+    if not any(row.reason.startswith("already") for row in report.rows) or report.applied:
+        _last[:] = [report]
     return report
 
 

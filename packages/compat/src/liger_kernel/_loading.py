@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from liger import Report
 from liger.construct import resolve
 from liger.errors import UnpatchConflict
 from liger.patch import MISSING, PENDING
@@ -17,10 +18,12 @@ from liger.patch import MISSING, PENDING
 METHODS = ("from_pretrained", "_from_config")
 
 
-def patch_when_loaded(cls: Any, patched: Callable[[Any], object]) -> Callable[[], None]:
-    """Wrap the methods of a class that ``liger.autopatch`` has marked, and call ``patched`` with each patched model.
+def patch_when_loaded(cls: Any, patched: Callable[[Any, Report], object]) -> Callable[[], None]:
+    """Wrap the methods of a class that ``liger.autopatch`` has marked; returns what undoes it.
 
-    Returns what undoes it.
+    Args:
+        cls: the class.
+        patched: called with each patched model and its report.
     """
     before = {name: cls.__dict__.get(name, MISSING) for name in METHODS}
     installed = {name: classmethod(_patching(getattr(cls, name).__func__, patched)) for name in METHODS}
@@ -40,14 +43,13 @@ def patch_when_loaded(cls: Any, patched: Callable[[Any], object]) -> Callable[[]
     return revert
 
 
-def _patching(original: Callable[..., Any], patched: Callable[[Any], object]) -> Callable[..., Any]:
+def _patching(original: Callable[..., Any], patched: Callable[[Any, Report], object]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         made = original(cls, *args, **kwargs)
         model = made[0] if isinstance(made, tuple) else made  # with output_loading_info
         if PENDING in model.__dict__:
-            resolve(model)
-            patched(model)
+            patched(model, resolve(model))
         return made
 
     return make

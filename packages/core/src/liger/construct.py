@@ -84,7 +84,7 @@ def pending(original: type, op: None) -> dict[str, Any]:
     return {"forward": own(forward, original)}
 
 
-def resolve(model: Any) -> None:
+def resolve(model: Any) -> Report:
     """Patch a marked instance now, with the choices it was marked with."""
     import torch
 
@@ -92,7 +92,7 @@ def resolve(model: Any) -> None:
 
     if torch.compiler.is_compiling():
         raise WrongOrder("a model marked before construction was compiled unpatched: call liger.autopatch(model) first")
-    patch_model(model, model.__dict__[PENDING])
+    return patch_model(model, model.__dict__[PENDING])
 
 
 def _install(cls: Any, choices: Choices) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 UNWRAP_LIMIT = 8
+ONLY = "left out by only="
+"""The reason of a row that ``only`` did not name."""
 HUB = "a kernel of the package kernels, put there by use_kernels=True or kernelize(): load it without to have Liger's"
 """The end of a reason."""
 
@@ -83,7 +85,7 @@ class Choices:
         if any(_matches(p, op, names) for p in self.skip):
             return "left out by skip="
         if self.only is not None and not any(_matches(p, op, names) for p in self.only):
-            return "left out by only="
+            return ONLY
         return None
 
 
