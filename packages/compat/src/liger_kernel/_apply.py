@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import liger
-from liger import Report, Row
+from liger import Report
 from liger.planner import ONLY
 from liger.registry import registry
 from liger_kernel import _said
