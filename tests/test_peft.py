@@ -13,11 +13,15 @@ from peft import (
     LNTuningConfig,
     LoHaConfig,
     LoraConfig,
+    OFTConfig,
     PeftModel,
     PrefixTuningConfig,
     PromptTuningConfig,
+    VeraConfig,
     get_peft_model,
 )
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchao.quantization import Int8WeightOnlyConfig, quantize_
 from transformers.integrations.peft import MIN_PEFT_VERSION
@@ -84,6 +88,8 @@ FUSED = {
     "a saved embedding": lora("q_proj", modules_to_save=["embed_tokens"]),
     "saved norms and head": lora("q_proj", modules_to_save=["norm", "input_layernorm", "lm_head"]),
     "ia3": IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"], init_ia3_weights=False),
+    "vera": VeraConfig(target_modules=["q_proj"]),
+    "oft": OFTConfig(target_modules=["q_proj"], oft_block_size=4, init_weights=False),
     "tuned norms": LNTuningConfig(target_modules=["input_layernorm", "norm"]),
     "prompt": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
     "prefix": PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
@@ -460,6 +466,41 @@ def test_e8_a_frozen_head_gets_no_gradient_and_no_memory_for_one(pair, order):
         out.loss.backward()
     assert out.logits is None and head.weight.grad is None and tuple(head.weight.shape) not in shapes.seen
     expect_equal_step(plain, model, **pair.batch())
+
+
+@pytest.fixture
+def group(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@ORDERS
+@pytest.mark.parametrize("own", [False, True], ids=["head in the root", "head by itself"])
+@pytest.mark.parametrize(
+    "config", [lora(*HEAD), lora("q_proj", modules_to_save=["norm", "lm_head"])], ids=["lora", "saved"]
+)
+def test_e5_fsdp2(pair, group, order, own, config):
+    """A unit that is a wrapper of PEFT's gathers what is inside it for the loss too."""
+    plain, model, _ = wrap(pair, order, config)
+    base, mesh = model.get_base_model(), init_device_mesh(pair.device, (1,))
+    for part in (*base.model.layers, *([base.lm_head] if own else []), model):
+        fully_shard(part, mesh=mesh)
+    loss, wanted, _ = step(plain, **pair.batch())
+    found, got, out = step(model, **pair.batch())
+    expect_close(found, loss, "the loss")
+    assert out.logits is None and got.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        expect_close(got[name].full_tensor(), gradient, name)
+
+
+def test_parameters_that_are_gathered_module_by_module_keep_the_logits(pair):
+    """ZeRO-3 leaves nothing of a parameter but around the call of the module that holds it."""
+    _, model, _ = wrap(pair, "after", lora(*HEAD))
+    assert liger.supports(model, "fused_loss")
+    weight = model.get_base_model().lm_head.lora_A["default"].weight
+    weight.data = weight.data.new_empty(0)
+    assert not liger.supports(model, "fused_loss")
 
 
 # -- Quantised bases ---------------------------------------------------------------------------------------------------

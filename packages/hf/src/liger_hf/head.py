@@ -94,7 +94,8 @@ def causal_lm(
             scale, cap = (transform.at_call(self, slot.known, slot.floats) or (logit_scale, softcap))[:2]
             cap = transform.read(self, softcap_path) if softcap_path else cap
             call = _loss_call(scale, cap, slot.want_accuracy, _loss_name(base), labels, *args, **kwargs)
-            value, slot.accuracy = slot.head(slot.hidden, call)
+            head = self.get_output_embeddings()  # with what is around it: FSDP may gather at a wrapper of PEFT's
+            value, slot.accuracy = head(slot.hidden, call)
             return value
 
         return loss
@@ -138,7 +139,7 @@ def _call_or_defer(self: Any, *args: Any, **kwargs: Any) -> Any:
     hidden = args[0]
     if tuple(hidden.shape[:-1]) != slot.shape:
         return nn.Module.__call__(self, hidden)
-    slot.head, slot.hidden = self, hidden
+    slot.hidden = hidden
     return hidden.detach().new_empty((*slot.shape, 0))
 
 

@@ -23,7 +23,6 @@ class Slot:
         "accuracy",
         "consumed",
         "floats",
-        "head",
         "hidden",
         "known",
         "open",
@@ -38,7 +37,6 @@ class Slot:
         self.open = self.consumed = self.want_accuracy = False
         self.hidden: Tensor | None = None
         self.accuracy: Tensor | None = None
-        self.head: Any = None
         self.shape: tuple[int, ...] = ()
         self.rowwise: tuple[Any, bool] | None = None  # of which head, with which adapters: whether it goes by rows
         self.thread = 0
@@ -57,8 +55,8 @@ class Slot:
                 )
             self.thread = thread
         self.open, self.consumed, self.want_accuracy = True, False, want_accuracy
-        self.hidden, self.head, self.accuracy, self.shape = None, None, None, shape
+        self.hidden, self.accuracy, self.shape = None, None, shape
 
     def leave(self) -> None:
         """Forget everything."""
-        self.open, self.hidden, self.head, self.accuracy = False, None, None, None
+        self.open, self.hidden, self.accuracy = False, None, None
