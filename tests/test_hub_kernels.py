@@ -5,6 +5,8 @@ with the version that is installed. Nothing is fetched: the layers are defined h
 """
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -141,3 +143,40 @@ def test_kernelized_after_patching_ours_stay(pair):
     liger.unpatch(model)
     del modeling_llama.apply_rotary_pos_emb.forward
     expect_equal_step(plain, model, 0.0, **pair.batch())
+
+
+PROGRAM = """
+import importlib.metadata, sys
+installed = importlib.metadata.version
+importlib.metadata.version = lambda name: "{version}" if name == "kernels" else installed(name)
+
+from transformers import AutoModelForCausalLM
+from transformers.models.llama import modeling_llama
+
+import liger
+from liger.testing.models import Pair, expect_equal_step, find
+
+pair = Pair(find("llama"), "cpu")
+pair.plain().save_pretrained(sys.argv[1])
+plain = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], use_kernels=True)
+assert model.use_kernels and "forward" in model.model.norm.__dict__
+assert not hasattr(modeling_llama.apply_rotary_pos_emb, "__code__") and not liger.plan(model).skipped
+liger.autopatch(model, strict=True)
+for each in (plain, model):
+    each.eval()
+    each.train()
+expect_equal_step(plain, model, **pair.batch())
+liger.unpatch(model)
+expect_equal_step(plain, model, 0.0, **pair.batch())
+print("done")
+"""
+
+
+def test_from_pretrained_with_use_kernels(tmp_path):
+    """transformers' own way, where it takes the installed kernels for one that suits it."""
+    from transformers.utils.import_utils import KERNELS_MIN_VERSION
+
+    program = PROGRAM.format(version=KERNELS_MIN_VERSION)
+    run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert run.stdout.endswith("done\n"), run.stderr[-2000:]

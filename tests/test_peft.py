@@ -268,6 +268,30 @@ def test_autocast(pair):
             expect_close(found.grad, expected.grad, name, 0.03)
 
 
+def test_scaled_fp16_does_not_underflow(pair):
+    """A loss scaler multiplies the loss: gradients must not be divided to nothing before that."""
+    plain, model, _ = wrap(pair, "after", lora(*HEAD))
+    for each in (plain, model):
+        with torch.autocast(pair.device, torch.float16):
+            loss = each(**pair.batch(), num_items_in_batch=10**6).loss
+        (loss * 2.0**16).backward()
+    for (name, expected), found in zip(plain.named_parameters(), model.parameters(), strict=True):
+        if expected.grad is not None:
+            assert expected.grad.any()
+            expect_close(found.grad, expected.grad, name, 0.01)
+
+
+def test_fp16_of_ignored_labels(pair):
+    _, model, _ = wrap(pair, "after", lora(*HEAD))
+    batch = pair.batch()
+    batch["labels"].fill_(-100)
+    with torch.autocast(pair.device, torch.float16):
+        loss = model(**batch).loss
+    loss.backward()
+    assert loss.isnan()
+    assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
+
+
 def test_a_second_backward_and_gradients_that_add_up(pair):
     plain, model, _ = wrap(pair, "before", lora(*HEAD))
     for each in (plain, model):
@@ -297,6 +321,11 @@ def test_options_and_kernels_chosen_by_hand(pair, own_log):
     with (
         liger.patched(model, options={"linear_cross_entropy": {"accum_dtype": torch.bfloat16}}),
         pytest.raises(ValueError, match=r"accum_dtype is torch.bfloat16.*summed in torch.float32"),
+    ):
+        model(**pair.batch())
+    with (
+        liger.patched(model, options={"linear_cross_entropy": {"workspace_mb": -1}}),
+        pytest.raises(ValueError, match="workspace_mb is -1, expected None or a positive number"),
     ):
         model(**pair.batch())
     for kernel, served in (("reference", "reference"), ("torch", "reference")):
@@ -492,6 +521,17 @@ def test_e5_fsdp2(pair, group, order, own, config):
     assert out.logits is None and got.keys() == wanted.keys()
     for name, gradient in wanted.items():
         expect_close(got[name].full_tensor(), gradient, name)
+
+
+@ORDERS
+def test_ddp(pair, group, order):
+    plain, model, _ = wrap(pair, order, lora(*HEAD, modules_to_save=["norm"]))
+    loss, wanted, _ = step(plain, **pair.batch())
+    found, got, out = step(torch.nn.parallel.DistributedDataParallel(model), **pair.batch())
+    expect_close(found, loss, "the loss")
+    assert out.logits is None
+    for name, gradient in wanted.items():
+        expect_close(got[f"module.{name}"], gradient, name)
 
 
 def test_parameters_that_are_gathered_module_by_module_keep_the_logits(pair):

@@ -7,6 +7,7 @@ whatever the head does with a row. ``docs/decisions/0023-heads-with-adapters.md`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ class Output(NamedTuple):
     """What ``linear_cross_entropy`` returns with a token accuracy."""
 
     loss: Tensor
-    token_accuracy: Tensor
+    token_accuracy: Tensor | None
 
 
 # -- Which heads -------------------------------------------------------------------------------------------------------
@@ -77,25 +78,37 @@ def loss_of_rows(module: Any, head: Callable[[Tensor], Tensor]) -> Callable[...,
 
     def loss(rows: Tensor, weight: None, target: Tensor, bias: None, **call: Any) -> Any:
         options = {**dict(spec.op_options), **CONTEXT.options.get(spec.op, {}), **call}
+        ignore = options["ignore_index"]
         if options.pop("compact", False):
-            kept = (target != options["ignore_index"]).nonzero().squeeze(1)
+            kept = (target != ignore).nonzero().squeeze(1)
             rows, target = rows[kept], target[kept]
-        size = _chunk(rows, module.out_features, options)
-        wants = bool(options.pop("returns", ()))
-        if options.pop("reduction") == "mean":
-            options["num_items"] = (target != options["ignore_index"]).sum()
-        kernel = _kernel(CONTEXT.prefer.get(spec.op) or spec.kernel, spec.op)
+        size, wants = _chunk(rows, module.out_features, options), bool(options.pop("returns", ()))
+        by = (target != ignore).sum() if options.pop("reduction") == "mean" else options.pop("num_items", None)
+        late = by if torch.float16 in (rows.dtype, _autocast_dtype(rows)) else None
+        options |= {"reduction": "sum", "num_items": by if late is None else None}
+        if kernel := _kernel(CONTEXT.prefer.get(spec.op) or spec.kernel, spec.op):
+            options["kernel"] = kernel
         _note(spec.op, rows, CONTEXT.prefer.get(spec.op) or spec.kernel)
 
         def step(part: Tensor, labels: Tensor) -> Any:
-            more: dict[str, Any] = {"kernel": kernel} if kernel else {}
-            return ops.cross_entropy(
-                head(part), labels, reduction="sum", returns=("predictions",) if wants else (), **options, **more
-            )
+            return ops.cross_entropy(head(part), labels, returns=("predictions",) if wants else (), **options)
 
-        return _Chunks(step, size, wants, options["ignore_index"]).run(rows, target, list(module.parameters()))
+        found, accuracy = _Chunks(step, size, wants, ignore).run(rows, target, list(module.parameters()))
+        found = found if late is None else _divided(found, torch.as_tensor(late, device=rows.device))
+        return Output(found, accuracy) if wants else found
 
     return loss
+
+
+def _divided(total: Tensor, by: Tensor) -> Tensor:
+    """``total / by``, whose gradient is 0 where there is nothing to divide by."""
+    return total.detach() / by + (total - total.detach()) / torch.where(by == 0, math.inf, by)
+
+
+def _autocast_dtype(rows: Tensor) -> torch.dtype | None:
+    """What autocast makes of a product; in fp16 a gradient that is divided before the loss is scaled would be 0."""
+    device = rows.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 def _note(op: str, rows: Tensor, by_hand: str | None) -> None:
@@ -131,6 +144,8 @@ def _chunk(rows: Tensor, classes: int, options: dict[str, Any]) -> int:
     dtype, mib = options.pop("accum_dtype", None), options.pop("workspace_mb", None)
     if dtype not in (None, torch.float32, "float32"):
         raise ValueError(f"accum_dtype is {dtype!r}, but gradients of a head with adapters are summed in torch.float32")
+    if mib is not None and not 0.0 < mib < float("inf"):
+        raise ValueError(f"workspace_mb is {mib!r}, expected None or a positive number")
     mib = mib or (CHUNK_MIB_CPU if rows.device.type == "cpu" else CHUNK_MIB)
     most = max(1, int(mib * 2**20) // (classes * rows.element_size()))
     chunks = max(1, -(-rows.shape[0] // most))
@@ -143,14 +158,12 @@ class _Chunks:
     def __init__(self, step: Callable[[Tensor, Tensor], Any], size: int, wants: bool, ignore_index: int) -> None:
         self.step, self.size, self.wants, self.ignore_index = step, size, wants, ignore_index
 
-    def run(self, rows: Tensor, target: Tensor, parameters: Sequence[Tensor]) -> Any:
+    def run(self, rows: Tensor, target: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """The loss, and the accuracy where it is wanted."""
         trained = [p for p in parameters if p.requires_grad]
         if torch.is_grad_enabled() and (rows.requires_grad or trained):
-            loss, accuracy = _WithGradients.apply(self, rows, target, *trained)  # type: ignore[no-untyped-call]
-        else:
-            loss, accuracy = self.sum(rows, target, self.step)
-        return Output(loss, accuracy) if self.wants else loss
+            return _WithGradients.apply(self, rows, target, *trained)  # type: ignore[no-untyped-call, no-any-return]
+        return self.sum(rows, target, self.step)
 
     def sum(self, rows: Tensor, target: Tensor, step: Callable[[Tensor, Tensor], Any]) -> tuple[Tensor, Tensor | None]:
         """``step`` on each chunk, at least on one: its losses added up, and the share of right predictions."""
@@ -166,6 +179,11 @@ class _Chunks:
             return total, None
         kept = target != self.ignore_index
         return total, ((torch.cat(best) == target) & kept).sum() / kept.sum()
+
+
+def _own(gradient: Tensor) -> Tensor:
+    """A copy to add to, in fp32, or fp64 for fp64."""
+    return gradient.to(acc(gradient[:0]).dtype, copy=True).contiguous()
 
 
 class _WithGradients(torch.autograd.Function):
@@ -190,7 +208,7 @@ class _WithGradients(torch.autograd.Function):
             of_rows.extend(got[: len(leaves)])
             for at, gradient in enumerate(got[len(leaves) :]):
                 if gradient is not None:
-                    sums[at] = acc(gradient) if (total := sums[at]) is None else total.add_(gradient)
+                    sums[at] = _own(gradient) if (total := sums[at]) is None else total.add_(gradient)
             return found
 
         loss, accuracy = chunks.sum(rows, target, step)
@@ -203,5 +221,5 @@ class _WithGradients(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dloss: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
         """What was made, times the gradient of the loss."""
-        of_rows, *of_parameters = (None if g is None else g * dloss.to(g.dtype) for g in ctx.saved_tensors)
+        of_rows, *of_parameters = (None if g is None else g * dloss for g in ctx.saved_tensors)
         return None, of_rows, None, *of_parameters
