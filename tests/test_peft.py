@@ -41,12 +41,18 @@ from liger.testing.models import (
     snapshot,
     step,
 )
-from liger_hf import rowwise
+from liger_hf import rope, rowwise
 
 ORDERS = pytest.mark.parametrize("order", ["before", "after"])
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 HEAD = ["q_proj", "lm_head"]
 OPS = 10  # rows of a patched Llama of two layers
+
+
+@pytest.fixture(autouse=True)
+def unknown(monkeypatch):
+    """What another model of the type has shown is not known: each attention here is probed as it is."""
+    monkeypatch.setattr(rope, "_reached", set())
 
 
 @pytest.fixture
@@ -612,6 +618,14 @@ def test_a_quantised_head_is_refused_by_name(pair, kind):
     assert (row.op, row.status) == ("linear_cross_entropy", "refused") and NAMES[kind] in row.reason
     assert expect_equal_step(plain, model, **pair.batch()).logits is not None
     expect_undone(plain, model, **pair.batch())
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_quantised_layers_are_probed_and_verified(pair, kind):
+    model = quantised(kind, skip=("lm_head",))(pair.plain())
+    assert {row.op for row in liger.plan(model).applied} == {"rope", "silu_mul", "rms_norm", "linear_cross_entropy"}
+    report = liger.autopatch(model, verify=True)
+    assert all("verified with" in row.reason for row in report.applied)
 
 
 @pytest.mark.parametrize("kind", ["bnb4", "bnb8", "torchao8"])

@@ -24,7 +24,7 @@ from liger.swap import Namespace, Part, original_class, own, still_patched
 from liger_hf import output, rowwise, stub, transform
 from liger_hf.accuracy import accuracy_of_logits, shifted
 from liger_hf.slot import SLOT, Slot
-from liger_hf.standin import readable
+from liger_hf.standin import place, readable
 
 KEPT = ("skip_logits", "logits", "token_accuracy", "shift_labels", "num_items_in_batch")
 """What the forward offers also where head and loss are not fused at the moment."""
@@ -212,7 +212,7 @@ def _kept(rows: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tens
 
 # -- When the seam can be used at a call -------------------------------------------------------------------------------
 def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
-    """Whether head and loss are still those that were patched; a LoRA on the head or another loss is not."""
+    """Whether head and loss are still those that were patched, or what PEFT has made of that head; no other loss is."""
     if _loss_name(loss(model)) not in (SHIFTS, ALIGNED) or not _still_known(model, slot):
         return False
     head = model.get_output_embeddings()
@@ -330,8 +330,8 @@ def _agree(model: Any, path: str | None, found: float | None) -> None:
 def probe_head(model: Any, generator: torch.Generator) -> Probe:
     """Head and loss on hidden states (2, 6, H) as if from the backbone."""
     head = model.get_output_embeddings()
-    hidden = torch.randn(2, 6, head.in_features, generator=generator).to(head.weight.device, head.weight.dtype)
-    labels = torch.randint(head.out_features, (2, 6), generator=generator).to(head.weight.device)
+    hidden = torch.randn(2, 6, head.in_features, generator=generator).to(*place(head))
+    labels = torch.randint(head.out_features, (2, 6), generator=generator).to(hidden.device)
 
     def run(m: Any, hidden: Tensor, labels: Tensor) -> Tensor:
         return stub.run(m, hidden, patched=True, labels=labels).loss  # type: ignore[no-any-return]
