@@ -30,6 +30,7 @@ import liger
 from liger import dispatch
 from liger.errors import KernelUnavailable
 from liger.testing import count_ops
+from liger.testing.compiled import count_graphs
 from liger.testing.models import (
     Pair,
     deep_copies,
@@ -351,9 +352,24 @@ def test_verified_first(pair, config):
     assert "verified with" in row.reason and "linear_cross_entropy/" in row.reason
 
 
+@pytest.mark.parametrize(
+    "config", [lora("q_proj", "down_proj"), lora("q_proj", modules_to_save=["norm", "lm_head"])], ids=["lora", "saved"]
+)
+def test_compiled_there_are_no_more_graphs(pair, config):
+    plain, model, _ = wrap(pair, "after", config)
+    counts = []
+    for each in (plain, model):
+        with count_graphs() as graphs:
+            compiled = torch.compile(each, backend="eager", fullgraph=True)
+            outs = [step(compiled, **pair.batch(tokens=tokens)) for tokens in (13, 13, 17, 19)]
+        counts.append(graphs())
+    assert counts[1] <= counts[0] and outs[-1][2].logits is None
+    expect_close(outs[-1][0], step(plain, **pair.batch(tokens=19))[0], "the loss")
+
+
 def test_compiled_it_keeps_its_logits(pair):
     plain, model, _ = wrap(pair, "after", lora(*HEAD))
-    compiled = torch.compile(model, backend="eager")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
     loss, _, _ = step(plain, **pair.batch())
     found, _, out = step(compiled, **pair.batch())
     expect_close(found, loss, "the loss")
