@@ -52,8 +52,10 @@ OPS = 10  # rows of a patched Llama of two layers
 
 @pytest.fixture(autouse=True)
 def unknown(monkeypatch):
-    """What another model of the type has shown is not known: each attention here is probed as it is."""
+    """What another model of the type has shown is not known, and what served an op here is not told to other tests."""
     monkeypatch.setattr(rope, "_reached", set())
+    yield
+    dispatch.reset()
 
 
 @pytest.fixture
@@ -311,14 +313,7 @@ def test_a_second_backward_and_gradients_that_add_up(pair):
             expect_close(found.grad, expected.grad, name)
 
 
-@pytest.fixture
-def own_log():
-    """What served an op is noted for the whole process; other tests must not see this one's."""
-    yield
-    dispatch.reset()
-
-
-def test_options_and_kernels_chosen_by_hand(pair, own_log):
+def test_options_and_kernels_chosen_by_hand(pair):
     model = get_peft_model(pair.plain(), lora(*HEAD)).train()
     plain_loss = model(**pair.batch()).loss
     with liger.patched(model, options={"linear_cross_entropy": {"label_smoothing": 0.5}}):
