@@ -125,14 +125,18 @@ def test_labels_on_the_host_leave_ignored_rows_out_of_the_head(pair, chunks):
     assert sum(chunks) == int((batch["labels"][:, 1:] != -100).sum()) < batch["labels"].numel() / 2
 
 
-def test_c14_sums_over_parts_of_a_sequence_add_up(pair):
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["llama", "llava"])
+def test_c14_sums_over_parts_of_a_sequence_add_up(device, name, training):
     """With ``shift_labels`` a part knows the label of its last token, which lies in the next one."""
-    model = pair.plain()
-    liger.autopatch(model)
-    ids = torch.randint(0, 97, (2, 9), device=pair.device)
-    shifted = torch.nn.functional.pad(ids, (0, 1), value=-100)[:, 1:]
+    models = Pair(find(name), device)
+    plain, model = (each.train(training) for each in models.both())
+    ids = models.batch(tokens=9)["input_ids"]
+    shifted = torch.nn.functional.pad(ids, (0, 1), value=-100)[:, 1:].contiguous()
+    whole = plain(ids, labels=ids, num_items_in_batch=1).loss
+    for labels in ({"labels": ids}, {"labels": ids, "shift_labels": shifted}):
+        assert float(model(ids, **labels, num_items_in_batch=1).loss) == pytest.approx(float(whole), rel=1e-5)
     hidden = model.model(ids).last_hidden_state
-    whole = model(ids, labels=ids, num_items_in_batch=1).loss
     total = 0.0
     for at in (slice(5), slice(5, 9)):
         call = LossCall(ids[:, at], shifted[:, at], 1, -100, logit_scale=1.0, softcap=None, accuracy=False)

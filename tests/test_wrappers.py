@@ -6,7 +6,6 @@ import pytest
 import torch
 from accelerate import Accelerator, dispatch_model
 from accelerate.hooks import remove_hook_from_submodules
-from peft import LoraConfig, get_peft_model
 
 import liger
 from liger.errors import WrongOrder
@@ -14,7 +13,6 @@ from liger.testing import count_ops
 from liger.testing.compiled import count_graphs
 from liger.testing.models import (
     Pair,
-    expect,
     expect_close,
     expect_equal_step,
     expect_unchanged,
@@ -211,79 +209,3 @@ def test_fsdp2_before_and_after(pair, group):
     assert out.logits is None
     for name, gradient in wanted.items():
         expect_close(got[name].full_tensor(), gradient, name)
-
-
-# -- PEFT --------------------------------------------------------------------------------------------------------------
-def peft_pair(pair, order, **config):
-    """(unpatched, patched) with equal adapters."""
-    plain, model = pair.plain(), pair.plain()
-    lora = LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, **config)
-    if order == "before":
-        liger.autopatch(model, strict=True)
-    wrapped = []
-    for each in (plain, model):
-        torch.manual_seed(5)
-        wrapped.append(get_peft_model(each, lora).train())
-    report = liger.autopatch(wrapped[1]) if order == "after" else None
-    return wrapped[0], wrapped[1], report
-
-
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_lora(pair, order):
-    plain, model, report = peft_pair(pair, order, target_modules=["q_proj", "down_proj"])
-    assert report is None or not report.skipped
-    out = expect_equal_step(plain, model, **pair.batch())
-    assert out.logits is None and liger.supports(model, "fused_loss")
-    liger.unpatch(model)
-    expect_equal_step(plain, model, 0.0, **pair.batch())
-
-
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_c12_modules_to_save(pair, order):
-    """Gradients land in the trainable copies only, and PEFT's switch keeps working."""
-    plain, model, _ = peft_pair(pair, order, target_modules=["q_proj"], modules_to_save=["norm", "lm_head"])
-    for each in (plain, model):
-        torch.nn.init.constant_(each.base_model.model.model.norm.modules_to_save["default"].weight, 2.0)
-    out = expect_equal_step(plain, model, **pair.batch())
-    assert out.logits is None
-    batch = pair.batch()
-    changes = []
-    for each in (plain, model):
-        with torch.no_grad():
-            enabled = each(batch["input_ids"]).logits
-            with each.disable_adapter():
-                disabled = each(batch["input_ids"]).logits
-        changes.append((enabled, disabled))
-    expect_close(changes[1][0], changes[0][0], "logits")
-    expect_close(changes[1][1], changes[0][1], "logits without the adapter")
-    assert float((changes[0][0] - changes[0][1]).abs().max()) > 0.1
-    with plain.disable_adapter(), model.disable_adapter():
-        expect_close(model(**batch).loss.detach(), plain(**batch).loss.detach(), "the loss without the adapter")
-    trained = {n for n, p in model.named_parameters() if p.grad is not None}
-    assert trained == {n for n, p in plain.named_parameters() if p.grad is not None}
-    assert any("norm.modules_to_save" in n for n in trained) and not any("original_module" in n for n in trained)
-    assert repr(model) == repr(plain) and list(model.state_dict()) == list(plain.state_dict())
-    liger.unpatch(model)
-    assert not liger.is_patched(model)
-    expect_equal_step(plain, model, 0.0, **pair.batch())
-
-
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_lora_on_the_head_uses_real_logits_and_says_so(pair, order):
-    plain, model, report = peft_pair(pair, order, target_modules=["q_proj", "lm_head"])
-    if report:
-        (row,) = report.skipped
-        assert row.op == "linear_cross_entropy" and "peft.tuners.lora" in row.reason and "real logits" in row.reason
-    _, got, _ = step(model, **pair.batch())
-    assert any("lm_head.lora_B" in n and g.abs().max() > 0 for n, g in got.items())
-    out = expect_equal_step(plain, model, **pair.batch())
-    assert out.logits.shape[-1] == 256
-
-
-def test_merge_and_unload_keeps_the_patch(pair):
-    plain, model, _ = peft_pair(pair, "before", target_modules=["q_proj"])
-    merged, patched = plain.merge_and_unload(), model.merge_and_unload()
-    expect(liger.is_patched(patched), "merging dropped the patch")
-    for each in (merged, patched):
-        each.requires_grad_(True)
-    expect_equal_step(merged, patched, **pair.batch())

@@ -76,6 +76,11 @@ def test_each_flag_switches_its_ops_off(pair, flag):
     assert left == set(FLAGS[flag]) & {"rope", "rms_norm", "silu_mul", "linear_cross_entropy"}
 
 
+def test_reasons_are_in_the_words_of_flags(pair):
+    report = lk.apply_liger_kernel_to_llama(model=pair.plain(), swiglu=False)
+    assert {row.reason for row in report.skipped} == {"left out by swiglu=False"}
+
+
 def test_an_unknown_flag_raises_and_names_those_that_exist(pair):
     with pytest.raises(TypeError, match="has no flag swigluu; it has rope, cross_entropy"):
         lk.apply_liger_kernel_to_llama(model=pair.plain(), swigluu=True)
@@ -229,7 +234,9 @@ def test_without_a_model_what_is_loaded_is_patched_at_once(pair, tmp_path):
     out = get_peft_model(loaded, LoraConfig(target_modules=["q_proj"])).train()(**pair.batch())
     assert out.logits is None
     torch.testing.assert_close(out.loss, pair.plain()(**pair.batch()).loss)
+    assert ops(report) == {"rope", "rms_norm", "silu_mul", "linear_cross_entropy"}
     again = lk.apply_liger_kernel_to_llama()  # changes nothing, and undoes nothing
+    assert liger_kernel.last_report() is report
     assert {row.status for row in again.rows} == {"skipped"}
     again.revert()
     assert liger.is_patched(AutoModelForCausalLM.from_pretrained(tmp_path))

@@ -8,6 +8,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NAMES = sorted(file.stem for file in EXAMPLES.glob("*.py") if file.stem != "text")
 OPS = {
+    "lightning_loop": ("rope", "silu_mul", "rms_norm", "linear_cross_entropy"),
     "plain_loop": ("rope", "silu_mul", "rms_norm", "linear_cross_entropy"),
     "trainer": ("rope", "silu_mul", "rms_norm", "linear_cross_entropy"),
     "trl_sft": ("rope", "silu_mul", "rms_norm"),
@@ -29,3 +30,10 @@ def test_it_learns_and_shows_its_report(name, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert len(losses) == 8 and losses[-1] < losses[0]
     assert all(f"{op} x" in printed for op in OPS[name])
+
+
+def test_lightning_has_the_losses_of_the_unpatched_model(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    program = runpy.run_path(str(EXAMPLES / "lightning_loop.py"))
+    patched, plain = (program["train"](program["CausalLM"](program["model"](), patch)) for patch in (True, False))
+    assert patched == pytest.approx(plain, rel=1e-5)

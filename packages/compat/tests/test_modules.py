@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 from transformers.models.phi3.modeling_phi3 import Phi3MLP
 
 from liger.testing.models import RELATIVE
-from liger_kernel import _chunked_modules, _losses, _said
+from liger_kernel import _chunked_modules, _functions, _losses, _said
 from liger_kernel import transformers as lk
 from liger_kernel.transformers import geglu, group_norm, rms_norm, swiglu
 from liger_kernel.transformers.model import loss_utils
@@ -190,3 +190,28 @@ def test_what_the_loss_of_a_causal_lm_cannot_take():
         LigerForCausalLMLoss(hidden, head, None, H)
     with pytest.raises(TypeError, match="reduction='none' was given, but it follows from num_items_in_batch"):
         LigerForCausalLMLoss(hidden, head, labels, H, reduction="none")
+
+
+X = torch.ones(2, H)
+IN_PLACE = {
+    "LigerRMSNorm": lambda **more: lk.LigerRMSNorm(H, **more),
+    "LigerRMSNormForGemma3": lambda **more: rms_norm.LigerRMSNormForGemma3(H, **more),
+    "LigerRMSNormForGemma4": lambda **more: rms_norm.LigerRMSNormForGemma4(H, **more),
+    "LigerFusedAddRMSNorm": lambda **more: lk.LigerFusedAddRMSNorm(H, **more),
+    "LigerModulatedRMSNorm": lambda **more: lk.LigerModulatedRMSNorm(H, **more),
+    "LigerPolyNorm": lk.LigerPolyNorm,
+    "fused_add_rms_norm": lambda **more: _functions.fused_add_rms_norm(
+        *[torch.ones(2, H)] * 2, torch.ones(H), 1e-6, **more
+    ),
+    "silu_mul_packed": lambda **more: _functions.silu_mul_packed(X, **more),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_asking_for_what_is_in_place_is_said_once(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        IN_PLACE[name]()
+        IN_PLACE[name](in_place=False)
+    with pytest.warns(_said.CompatWarning, match=f"{name}: in_place=True does nothing: nothing of the caller's is"):
+        IN_PLACE[name](in_place=True)

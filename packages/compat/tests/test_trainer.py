@@ -7,6 +7,7 @@ from transformers import Trainer, TrainingArguments
 
 import liger
 import liger_kernel
+from liger.testing import count_ops
 from liger.testing.models import RELATIVE, Pair, find
 from liger_kernel import _said
 
@@ -106,16 +107,36 @@ def test_evaluation(pair, tmp_path, metrics):
     for use in (True, False):
         run = trainer(pair.plain(), tmp_path, metrics, use_liger_kernel=use, max_steps=1)
         run.train()
-        found = run.evaluate()
+        with count_ops() as calls:
+            found = run.evaluate()
         results.append(torch.tensor([found["eval_loss"], found.get("eval_accuracy", 0.0)], dtype=torch.float64))
+        # 3 batches: the Trainer asks for skip_logits where nobody wants the logits, and gets them where someone does
+        fused = sum(number for (op, _), number in calls.items() if op == "linear_cross_entropy")
+        assert fused == (3 if use and metrics is None else 0)
     same(*results)
     assert metrics is None or results[0][1] > 0
 
 
 @pytest.mark.parametrize("pair", ["llama"], indirect=True)
-@pytest.mark.parametrize("head", [False, True], ids=["layers", "head too"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_prediction_loss_only(pair, tmp_path, alone):
+    outputs = []
+    for use in (True, False):
+        run = trainer(pair.plain(), tmp_path, accuracy, use_liger_kernel=use, max_steps=1)
+        run.train()
+        with count_ops() as calls:
+            out = run.evaluation_loop(run.get_eval_dataloader(), "evaluation", prediction_loss_only=alone)
+        outputs.append(torch.tensor(out.metrics["eval_loss"], dtype=torch.float64))
+        assert (out.predictions is None) == alone
+        assert (("linear_cross_entropy", "torch") in calls) == (use and alone)
+    same(*outputs)
+
+
+@pytest.mark.parametrize("pair", ["llama"], indirect=True)
+@pytest.mark.parametrize("head", ["no", "saved", "lora"])
 def test_an_adapter(pair, tmp_path, head):
-    config = LoraConfig(target_modules=["q_proj", "down_proj"], modules_to_save=["lm_head"] if head else None)
+    targets = ["q_proj", "down_proj", *(["lm_head"] if head == "lora" else [])]
+    config = LoraConfig(target_modules=targets, modules_to_save=["lm_head"] if head == "saved" else None)
     logs = []
     for use in (True, False):
         torch.manual_seed(0)

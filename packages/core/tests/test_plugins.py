@@ -84,6 +84,15 @@ def test_hook_liger_unwrap_module(plugin):
     assert [a for _, a in plugins.call("liger_unwrap_module", module={})] == []
 
 
+def test_hook_liger_rowwise_head(plugin):
+    def liger_rowwise_head(module):
+        return True if module == "mine" else None
+
+    plugins = Plugins([plugin("good", liger_rowwise_head=hook(liger_rowwise_head))])
+    assert [a for _, a in plugins.call("liger_rowwise_head", module="mine")] == [True]
+    assert not any(a for _, a in plugins.call("liger_rowwise_head", module="another"))
+
+
 def test_hook_liger_register_commands(plugin):
     def liger_register_commands(app):
         app.append("command")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import liger
 from liger import Report
+from liger.planner import ONLY
 from liger.registry import registry
 from liger_hf import loading
 from liger_kernel import _said
@@ -88,11 +90,18 @@ def to_types(name: str, flags: Mapping[str, bool]) -> Report:
 
 
 def _finish(report: Report, model: Any, flags: Mapping[str, bool]) -> Report:
-    """What flags mean beyond ``liger.autopatch``."""
+    """What flags mean beyond ``liger.autopatch``, and its reasons in the words of flags."""
     if flags.get("cross_entropy"):
         from liger_kernel._logits_loss import add_loss
 
         add_loss(report, model)
+    flag = {op: name for name, names in FLAGS.items() for op in names}
+    for at, row in enumerate(report.rows):
+        if row.reason == ONLY:
+            why = (
+                f"{flag[row.op]}=False" if row.op in flag else "the flags, none of which means it: use liger.autopatch"
+            )
+            report.rows[at] = replace(row, reason=f"left out by {why}")
     return report
 
 
@@ -126,7 +135,9 @@ def _why(report: Report, flag: str) -> str:
 
 
 def _keep(report: Report) -> Report:
-    _last[:] = [report]
+    """Remember the report, unless it only says of a model what an earlier one has said."""
+    if not any(row.reason.startswith("already") for row in report.rows) or report.applied:
+        _last[:] = [report]
     return report
 
 

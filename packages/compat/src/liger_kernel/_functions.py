@@ -55,6 +55,7 @@ def fused_add_rms_norm(
     in_place: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Residual sum S = X + R, (..., H), and RMSNorm of it: (Y, S)."""
+    _said.idle("fused_add_rms_norm", OURS, in_place=(in_place, False))
     return ops.fused_add_rms_norm(X, R, W, eps=eps, cast=casting_mode, offset=offset)  # type: ignore[no-any-return]
 
 
@@ -169,6 +170,7 @@ def silu_mul(a: Tensor, b: Tensor, gate_multiplier: float = 1.0, down_multiplier
 
 def silu_mul_packed(y: Tensor, in_place: bool = False) -> Tensor:
     """``silu`` of the first half of the columns times the second: (..., 2 H) -> (..., H)."""
+    _said.idle("silu_mul_packed", OURS, in_place=(in_place, False))
     return ops.silu_mul_packed(y)  # type: ignore[no-any-return]
 
 

@@ -33,7 +33,8 @@ class LigerRMSNorm(nn.Module):
         offset: added to the weight.
         casting_mode: "llama", "gemma" or "none", as ``cast`` of ``liger.ops.rms_norm``.
         init_fn: where the weight starts, "ones" or "zeros".
-        in_place, row_mode: about memory and launches in the peer; nothing here is computed in place.
+        in_place, row_mode: about memory and launches in the peer; nothing here is computed in place, and asking for it
+            is said once.
         elementwise_affine: False leaves out the weight.
     """
 
@@ -51,7 +52,7 @@ class LigerRMSNorm(nn.Module):
         elementwise_affine: bool = True,
     ) -> None:
         super().__init__()
-        _said.idle(type(self).__name__, f.OURS, row_mode=(row_mode, None))
+        _said.idle(type(self).__name__, f.OURS, row_mode=(row_mode, None), in_place=(in_place, False))
         self.variance_epsilon = eps
         self.offset = self.OFFSET if offset is None else offset
         self.casting_mode = self.CASTING_MODE if casting_mode is None else casting_mode
@@ -94,7 +95,7 @@ class LigerRMSNormForGemma3(LigerRMSNormForGemma):
         init_fn: str | None = None,
         in_place: bool = False,
     ) -> None:
-        super().__init__(dim, eps, offset, casting_mode, init_fn)
+        super().__init__(dim, eps, offset, casting_mode, init_fn, in_place)
 
 
 class LigerRMSNormForGemma4(LigerRMSNorm):
@@ -112,7 +113,7 @@ class LigerRMSNormForGemma4(LigerRMSNorm):
         in_place: bool = False,
         with_scale: bool = True,
     ) -> None:
-        super().__init__(dim, eps, offset, casting_mode, init_fn, elementwise_affine=with_scale)
+        super().__init__(dim, eps, offset, casting_mode, init_fn, in_place, elementwise_affine=with_scale)
 
 
 class LigerRMSNormForOlmo2(LigerRMSNorm):
@@ -135,7 +136,7 @@ class LigerFusedAddRMSNorm(LigerRMSNorm):
         init_fn: str = "ones",
         in_place: bool = False,
     ) -> None:
-        super().__init__(hidden_size, eps, offset, casting_mode, init_fn)
+        super().__init__(hidden_size, eps, offset, casting_mode, init_fn, in_place)
 
     def forward(self, hidden_states: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """(..., H), (..., H) -> normalised sum and sum."""
@@ -157,7 +158,9 @@ class LigerModulatedRMSNorm(LigerRMSNorm):
         in_place: bool = False,
         elementwise_affine: bool = True,
     ) -> None:
-        super().__init__(hidden_size, eps, offset, casting_mode, init_fn, elementwise_affine=elementwise_affine)
+        super().__init__(
+            hidden_size, eps, offset, casting_mode, init_fn, in_place, elementwise_affine=elementwise_affine
+        )
 
     def forward(self, hidden_states: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """(B, ..., H), (B, H) or (H,), the same -> (B, ..., H)."""
@@ -225,6 +228,7 @@ class LigerPolyNorm(nn.Module):
 
     def __init__(self, eps: float = 1e-6, in_place: bool = False) -> None:
         super().__init__()
+        _said.idle(type(self).__name__, f.OURS, in_place=(in_place, False))
         self.variance_epsilon = eps
         self.weight, self.bias = nn.Parameter(torch.full((3,), 1 / 3)), nn.Parameter(torch.tensor(1.0))
 

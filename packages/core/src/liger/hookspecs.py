@@ -46,5 +46,13 @@ def liger_unwrap_module(module: Module) -> Sequence[Module] | None:
 
 
 @hookspec
+def liger_rowwise_head(module: Module) -> bool | None:
+    """Return whether a head computes each row of its logits from that row alone, or None if it is not yours.
+
+    It may then be called on some rows at a time, with the loss of those. Asked about heads that are no plain Linear.
+    """
+
+
+@hookspec
 def liger_register_commands(app: Typer) -> None:
     """Add commands to the ``liger`` command line."""

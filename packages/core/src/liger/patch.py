@@ -32,21 +32,30 @@ class Action(NamedTuple):
 class Entry:
     """One slot that was changed. It lives in the patched model and copies with it, module references included."""
 
-    __slots__ = ("attributes", "installed", "module", "old_forward", "path")
+    __slots__ = ("attributes", "forward", "installed", "module", "old_forward", "path")
 
     def __init__(
-        self, path: str, module: Module, installed: type, attributes: dict[str, Any], old_forward: Any
+        self,
+        path: str,
+        module: Module,
+        installed: type,
+        attributes: dict[str, Any],
+        old_forward: Any = None,
+        forward: Any = None,
     ) -> None:
         self.path, self.module, self.installed = path, module, installed
-        self.attributes, self.old_forward = attributes, old_forward
+        self.attributes, self.old_forward, self.forward = attributes, old_forward, forward
 
     def __getstate__(self) -> tuple[Any, ...]:
         cls: Any = self.installed  # a class made at run time cannot be pickled by name
-        return self.path, self.module, cls.__liger_original__, cls.__liger_spec__, self.attributes, self.old_forward
+        forward = self.forward is not None  # a method of the module would be looked up in a copy that is half made
+        made_of = cls.__liger_original__, cls.__liger_spec__
+        return self.path, self.module, *made_of, self.attributes, self.old_forward, forward
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.path, self.module, original, spec, self.attributes, self.old_forward = state
+        self.path, self.module, original, spec, self.attributes, self.old_forward, forward = state
         self.installed = swapped_class(original, spec)
+        self.forward = types.MethodType(original.forward, self.module) if forward else None
 
 
 def apply(root: Module, actions: list[Action]) -> list[Entry]:
@@ -68,19 +77,22 @@ def _swap(action: Action) -> Entry:
     module = action.module
     installed = swapped_class(type(module), action.spec)
     old_forward = module.__dict__.get("_old_forward")
-    entry = Entry(action.path, module, installed, action.attributes, old_forward)
+    forward = module.__dict__.pop("forward") if has_own_forward(module) else None
+    entry = Entry(action.path, module, installed, action.attributes, old_forward, forward)
     module.__class__ = installed
     module.__dict__.update(action.attributes)
-    ours = types.MethodType(installed.forward, module)  # type: ignore[attr-defined]
+    forward = types.MethodType(installed.forward, module)  # type: ignore[attr-defined]
     if old_forward is not None:  # accelerate calls this one; a class swap beneath it would never be reached
-        module.__dict__["_old_forward"] = ours
+        module.__dict__["_old_forward"] = forward
     if (cell := tensor_parallel(module)) is not None:  # and the plans of transformers this one
-        cell.cell_contents = ours
+        cell.cell_contents = forward
     return entry
 
 
 def undo(root: Module, done: list[Entry] | None = None) -> None:
-    """Put modules below ``root`` back: those of ``done``, as ``apply`` returned it, and copies made of them; or all.
+    """Put modules below ``root`` back: those of ``done``, as ``apply`` returned it, and what came of them; or all.
+
+    That is copies of them, and modules patched since that share an attribute with one: an adapter put around a head.
 
     Raises:
         UnpatchConflict: a slot no longer holds what was installed. Nothing is changed then.
@@ -88,9 +100,13 @@ def undo(root: Module, done: list[Entry] | None = None) -> None:
     entries = list(_entries(root))
     if done is not None:
         modules, classes = {id(e.module) for e in done}, {e.installed for e in done}
+        shared = {id(value) for e in done for value in e.attributes.values()}
         journaled = {id(e.module) for m in root.modules() for e in m.__dict__.get(JOURNAL, ())}
         entries = [
-            e for e in entries if id(e.module) in modules or (id(e.module) not in journaled and e.installed in classes)
+            e
+            for e in entries
+            if id(e.module) in modules
+            or (id(e.module) not in journaled and (e.installed in classes or not shared.isdisjoint(_held(e))))
         ]
     conflicts = [c for entry in entries for c in _conflicts(entry)]
     if conflicts:
@@ -101,6 +117,10 @@ def undo(root: Module, done: list[Entry] | None = None) -> None:
     for entry in entries:
         _restore(entry)
     _forget(root, {id(e.module) for e in entries})
+
+
+def _held(entry: Entry) -> set[int]:
+    return {id(value) for value in entry.attributes.values()}
 
 
 def _forget(root: Module, undone: set[int]) -> None:
@@ -114,7 +134,7 @@ def settle(root: Module) -> None:
     """Turn instances marked before construction back into plain ones: from here on ``root`` is patched as it stands."""
     for module in root.modules():
         if PENDING in module.__dict__:
-            _restore(Entry("", module, type(module), {PENDING: None}, None))
+            _restore(Entry("", module, type(module), {PENDING: None}))
 
 
 def swapped_modules(root: Module) -> Iterator[tuple[str, Module]]:
@@ -134,7 +154,7 @@ def _entries(root: Module) -> Iterable[Entry]:
         if id(module) not in found:
             cls = next(c for c in type(module).__mro__ if is_swapped(c))
             attributes = {k: v for k, v in module.__dict__.items() if k.startswith("_liger_") and k != JOURNAL}
-            found[id(module)] = Entry(path, module, cls, attributes, None)
+            found[id(module)] = Entry(path, module, cls, attributes)
     return found.values()
 
 
@@ -165,6 +185,8 @@ def _restore(entry: Entry) -> None:
         if _bound(module.__dict__.get(name), entry):
             old = entry.old_forward if name == "_old_forward" else None
             module.__dict__[name] = types.MethodType(original.forward, module) if old is None else old
+    if entry.forward is not None:
+        module.__dict__.setdefault("forward", entry.forward)
     cell = tensor_parallel(module)
     if cell is not None and _bound(cell.cell_contents, entry):
         cell.cell_contents = types.MethodType(original.forward, module)
@@ -192,6 +214,12 @@ def _prepared(entry: Entry) -> bool:
         return _bound(held.get("_original_forward"), entry)
     cell = tensor_parallel(entry.module)
     return cell is not None and _bound(cell.cell_contents, entry)
+
+
+def has_own_forward(module: Module) -> bool:
+    """Whether the forward on the instance is that of its class: what ``kernelize`` leaves where it has no kernel."""
+    held = module.__dict__.get("forward")
+    return getattr(held, "__self__", None) is module and held.__func__ is type(module).forward  # type: ignore[union-attr]
 
 
 def is_accelerate(module: Module) -> bool:

@@ -12,7 +12,7 @@ from liger.candidates import Candidate, find
 from liger.context import as_prefer
 from liger.declare import Fit, load
 from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
-from liger.patch import PENDING, Action, is_accelerate, owner_of, tensor_parallel
+from liger.patch import PENDING, Action, has_own_forward, is_accelerate, owner_of, tensor_parallel
 from liger.plugins import describe
 from liger.registry import Registry, registry
 from liger.report import IDLE, Report, Row, Status
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 UNWRAP_LIMIT = 8
+ONLY = "left out by only="
+"""The reason of a row that ``only`` did not name."""
+HUB = "a kernel of the package kernels, put there by use_kernels=True or kernelize(): load it without to have Liger's"
+"""The end of a reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,7 @@ class Choices:
         if any(_matches(p, op, names) for p in self.skip):
             return "left out by skip="
         if self.only is not None and not any(_matches(p, op, names) for p in self.only):
-            return "left out by only="
+            return ONLY
         return None
 
 
@@ -238,8 +242,10 @@ def _foreign(module: Module) -> str | None:
     if by := overridden(original_class(module)):
         return f"forward of its class was replaced by {by}"
     held = module.__dict__.get("forward")
-    if held is None or is_accelerate(module) or tensor_parallel(module) is not None:
+    if held is None or is_accelerate(module) or has_own_forward(module) or tensor_parallel(module) is not None:
         return None
+    if hasattr(module, "kernel_layer_name"):
+        return f"its forward is {owner_of(held)}, {HUB}"
     return f"its forward on the instance belongs to {owner_of(held)}, not to upstream"
 
 

@@ -87,6 +87,8 @@ def _make_class(original: type, spec: Spec) -> type:
         __liger_spec__=spec,
         __liger_original__=original,
     )
+    if hasattr(original, "kernel_layer_name"):  # or `kernels` would lay another forward over ours at each train()
+        namespace["kernel_condition"] = staticmethod(lambda module: False)
     return type(original.__name__, (Swapped, original), namespace)
 
 

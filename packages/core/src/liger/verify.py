@@ -65,8 +65,19 @@ def shadow(module: Any, actions: list[Action]) -> Any:
         clone = made[id(action.module)] = cls.__new__(cls)
         clone.__dict__.update(action.module.__dict__, **action.attributes)
     for clone in made.values():
-        clone.__dict__["_modules"] = {n: made.get(id(m), m) for n, m in clone.__dict__["_modules"].items()}
+        clone.__dict__["_modules"] = {n: _around(m, made) for n, m in clone.__dict__["_modules"].items()}
     return made[id(module)]
+
+
+def _around(module: Any, made: dict[int, Any]) -> Any:
+    """What stands for a child of a shadow: its shadow, or a copy of a wrapper (PEFT's of a head) around one."""
+    if module is None or id(module) in made or not any(id(m) in made for m in module.modules()):
+        return made.get(id(module), module)
+    cls: Any = type(module)
+    copied = cls.__new__(cls)
+    inside = {n: _around(m, made) for n, m in module._modules.items()}
+    copied.__dict__.update(module.__dict__, _modules=inside)
+    return copied
 
 
 def _run(module: Any, probe: Probe, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from liger.declare import Probe
 from liger.swap import original_class
+from liger_hf.standin import place
 
 COMPRESSOR = "compressor"
 """A child that does nothing with few tokens (deepseek_v4): probes leave it out."""
@@ -93,6 +94,8 @@ def _rotated(module: Any) -> int:
 
 def _hidden(module: Any, generator: torch.Generator, tokens: int) -> Tensor:
     """Hidden states (1, T, H), or (T, H) of a vision tower, in the dtype and on the device of the first weight."""
-    weight = next(p for p in module.parameters() if p.is_floating_point())
-    shape = (tokens, weight.shape[-1]) if _is_packed(module) else (1, tokens, module.config.hidden_size)
-    return torch.randn(shape, generator=generator).to(weight.device, weight.dtype).requires_grad_()
+    if _is_packed(module):
+        shape: tuple[int, ...] = tokens, next(m.in_features for m in module.modules() if hasattr(m, "in_features"))
+    else:
+        shape = 1, tokens, module.config.hidden_size
+    return torch.randn(shape, generator=generator).to(*place(module)).requires_grad_()

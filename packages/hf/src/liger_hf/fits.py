@@ -325,7 +325,7 @@ def causal_lm_head(*, softcap: str | None = None) -> Fit:
         op="linear_cross_entropy",
         adapter="liger_hf.head:causal_lm",
         options={"softcap_path": softcap},
-        sets=("ignore_index", "reduction", "num_items", "logit_scale", "softcap"),
+        sets=("ignore_index", "reduction", "num_items", "logit_scale", "softcap", "returns"),
         parts="liger_hf.head:parts",
         probe="liger_hf.head:probe_head",
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,11 +20,11 @@ from liger.declare import Probe
 from liger.errors import CarrierLeaked, PatchRefused
 from liger.planner import inner_modules
 from liger.swap import Namespace, Part, original_class, own, still_patched
-from liger_hf import output, sharded, stub, transform
+from liger_hf import output, rowwise, sharded, stub, transform
 from liger_hf.accuracy import accuracy_of_logits, shifted
-from liger_hf.standin import readable
+from liger_hf.slot import SLOT, Slot
+from liger_hf.standin import place, readable
 
-SLOT = "_liger_slot"
 KEPT = ("skip_logits", "logits", "token_accuracy", "shift_labels", "num_items_in_batch")
 """What the forward offers also where head and loss are not fused at the moment."""
 FEATURES = ("fused_loss", *KEPT)
@@ -43,55 +42,6 @@ class LossCall(NamedTuple):
     logit_scale: float
     softcap: float | None
     accuracy: bool
-
-
-class Slot:
-    """The pending head call of one patched model; its forward, its head and its loss function share this object.
-
-    Never a thread-local or a class default: dynamo's guards fail on those at the second call.
-    """
-
-    __slots__ = (
-        "accuracy",
-        "consumed",
-        "floats",
-        "head",
-        "hidden",
-        "known",
-        "open",
-        "shape",
-        "thread",
-        "want_accuracy",
-    )
-
-    def __init__(self, known: transform.Known | None = None, floats: tuple[str, ...] = ()) -> None:
-        self.known, self.floats = known, floats
-        self.open = self.consumed = self.want_accuracy = False
-        self.hidden: Tensor | None = None
-        self.accuracy: Tensor | None = None
-        self.head: Any = None
-        self.shape: tuple[int, ...] = ()
-        self.thread = 0
-
-    def __reduce__(self) -> tuple[type[Slot], tuple[None, tuple[str, ...]]]:
-        return Slot, (None, self.floats)
-
-    def enter(self, shape: tuple[int, ...], want_accuracy: bool = False) -> None:
-        """Open the slot for one forward over labels of ``shape``."""
-        if not torch.compiler.is_compiling():
-            thread = threading.get_ident()
-            if self.open and self.thread != thread:
-                raise RuntimeError(
-                    "a patched model was entered by a second thread while the first is in its forward; "
-                    "give each thread its own model, or unpatch it (nn.DataParallel is not supported)"
-                )
-            self.thread = thread
-        self.open, self.consumed, self.want_accuracy = True, False, want_accuracy
-        self.hidden, self.head, self.accuracy, self.shape = None, None, None, shape
-
-    def leave(self) -> None:
-        """Forget everything."""
-        self.open, self.hidden, self.head, self.accuracy = False, None, None, None
 
 
 # -- Adapters ----------------------------------------------------------------------------------------------------------
@@ -143,7 +93,7 @@ def causal_lm(
             scale, cap = (transform.at_call(self, slot.known, slot.floats) or (logit_scale, softcap))[:2]
             cap = transform.read(self, softcap_path) if softcap_path else cap
             call = _loss_call(scale, cap, slot.want_accuracy, _loss_name(base), labels, *args, **kwargs)
-            head: Any = slot.head
+            head = self.get_output_embeddings()  # with what is around it: FSDP may gather at a wrapper of PEFT's
             # the hooks of tensor parallelism are about logits
             enter = functools.partial(type(head).forward, head) if sharded.is_split(head) else head
             value, slot.accuracy = enter(slot.hidden, call)
@@ -162,16 +112,6 @@ def output_embeddings(original: Any, op: Callable[..., Tensor], **constants: Any
     """Adapter of the head: defers its call while the slot is open, and computes the loss when it gets a LossCall."""
     upstream = original.forward
 
-    def call_or_defer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        slot = self._liger_slot
-        if len(args) != 1 or kwargs or not slot.open or slot.hidden is not None:
-            return nn.Module.__call__(self, *args, **kwargs)
-        hidden = args[0]
-        if tuple(hidden.shape[:-1]) != slot.shape:
-            return nn.Module.__call__(self, hidden)
-        slot.head, slot.hidden = self, hidden
-        return torch.empty((*slot.shape, 0), dtype=hidden.dtype, device=hidden.device)  # plain, for a DTensor too
-
     def forward(self: Any, hidden: Tensor, call: LossCall | None = None) -> Any:
         if call is None or not still_patched(self):
             return upstream(self, hidden)
@@ -180,7 +120,31 @@ def output_embeddings(original: Any, op: Callable[..., Tensor], **constants: Any
             return _fused_loss(over, sharded.whole(hidden), *sharded.rows(self), LossCall(*call))
         return _fused_loss(op, hidden, self.weight, self.bias, LossCall(*call))
 
-    return {"__call__": own(call_or_defer, original), "forward": own(forward, original)}
+    return {"__call__": own(_call_or_defer, original), "forward": own(forward, original)}
+
+
+def output_rows(original: Any, op: Callable[..., Tensor], **constants: Any) -> Namespace:
+    """Adapter of a head that is no matrix: its own forward is called on some rows at a time."""
+    upstream = original.forward
+
+    def forward(self: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or not isinstance(args[0], tuple) or not still_patched(self):
+            return upstream(self, hidden, *args, **kwargs)
+        by_rows = rowwise.loss_of_rows(self, functools.partial(upstream, self))
+        return _fused_loss(by_rows, hidden, None, None, LossCall(*args[0]))
+
+    return {"__call__": own(_call_or_defer, original), "forward": own(forward, original)}
+
+
+def _call_or_defer(self: Any, *args: Any, **kwargs: Any) -> Any:
+    slot = self._liger_slot
+    if len(args) != 1 or kwargs or not slot.open or slot.hidden is not None:
+        return nn.Module.__call__(self, *args, **kwargs)
+    hidden = args[0]
+    if tuple(hidden.shape[:-1]) != slot.shape:
+        return nn.Module.__call__(self, hidden)
+    slot.hidden = hidden
+    return torch.empty((*slot.shape, 0), dtype=hidden.dtype, device=hidden.device)  # plain, for a DTensor too
 
 
 def _without_carrier(model: Any, out: Any, consumed: bool) -> Any:
@@ -219,7 +183,7 @@ def _loss_call(
 
 
 def _fused_loss(
-    op: Callable[..., Any], hidden: Tensor, weight: Tensor, bias: Tensor | None, call: LossCall
+    op: Callable[..., Any], hidden: Tensor, weight: Tensor | None, bias: Tensor | None, call: LossCall
 ) -> tuple[Tensor, Tensor | None]:
     """The loss, and the accuracy if it was asked for."""
     target = shifted(call.labels, call.shift_labels, call.ignore_index).reshape(-1)
@@ -252,19 +216,28 @@ def _kept(rows: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tens
 
 # -- When the seam can be used at a call -------------------------------------------------------------------------------
 def _fusable(model: Any, slot: Slot, loss: Callable[[Any], Any]) -> bool:
-    """Whether head and loss are still those that were patched; a LoRA on the head or another loss is not."""
+    """Whether head and loss are still those that were patched, or what PEFT has made of that head; no other loss is."""
     if _loss_name(loss(model)) not in (SHIFTS, ALIGNED) or not _still_known(model, slot):
         return False
     head = model.get_output_embeddings()
-    if SLOT in head.__dict__:
-        return head.__dict__[SLOT] is slot and not sharded.hooked(head)
-    if "modules_to_save" not in head._modules or "original_module" not in head._modules:
+    return _joined(head, slot) and not any(map(sharded.hooked, head.modules()))
+
+
+def _joined(head: Any, slot: Slot) -> bool:
+    """Whether the head can still be called with a loss; what PEFT has put around it since is made a part of it."""
+    if SLOT not in head.__dict__ and "modules_to_save" in head._modules and "original_module" in head._modules:
+        heads = [m for m in head.modules() if SLOT in m.__dict__]
+        for inner in heads:  # PEFT copied the head alone, so its copy holds a slot of its own
+            if inner.__dict__[SLOT] is not slot:
+                inner.__dict__[SLOT] = slot
+        return bool(heads) and all(readable(inner.weight, "") is None for inner in heads)
+    if getattr(head, "__liger_spec__", None) is not None and head.__liger_spec__.adapter != rowwise.ADAPTER:
+        return head.__dict__.get(SLOT) is slot and readable(head.weight, "") is None
+    if torch.compiler.is_compiling():  # what goes by rows calls autograd, which cannot be traced
         return False
-    heads = [m for m in head.modules() if SLOT in m.__dict__]
-    for inner in heads:  # PEFT copied the head alone, so its copy holds a slot of its own
-        if inner.__dict__[SLOT] is not slot:
-            inner.__dict__[SLOT] = slot
-    return bool(heads) and not sharded.hooked(head) and not any(map(sharded.hooked, heads))
+    if SLOT in head.__dict__:
+        return head.__dict__[SLOT] is slot and rowwise.still_by_rows(head, slot)
+    return rowwise.adopt(head, slot)
 
 
 def _still_known(model: Any, slot: Slot) -> bool:
@@ -295,21 +268,12 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
     head = model.get_output_embeddings()
     if head is None:
         raise PatchRefused(f"{cls.__name__} has no output embeddings")
-    heads: list[Any] = [head] if original_class(head) is nn.Linear else list(inner_modules(head))
-    for linear in heads or [head]:
-        if original_class(linear) is not nn.Linear:
-            kind = type(linear)
-            raise PatchRefused(f"its head is a {kind.__module__}.{kind.__qualname__}, not a plain Linear: real logits")
-        if SLOT in linear.__dict__:
-            raise PatchRefused("its head is patched already, as a part of another model")
-        if reason := readable(linear.weight, "the head's weight"):
-            raise PatchRefused(reason)
-        if owner := sharded.hooked(linear):
-            raise PatchRefused(f"a hook or forward of {owner} on its head would no longer see logits: real logits")
+    heads, whole = _heads(head)
     loss = _loss_name(cls.loss_function.fget(model))  # type: ignore[attr-defined]
     if loss not in (SHIFTS, ALIGNED):
         raise PatchRefused(f"its loss function is {loss}, neither {SHIFTS} nor {ALIGNED}")
-    found = transform.find(model, heads[0].out_features, heads[0].in_features)
+    size = (whole or heads)[0]
+    found = transform.find(model, size.out_features, size.in_features)
     _agree(model, options["softcap_path"], found.softcap)
     slot = Slot(transform.Known(model, found), transform.floats(model))
     aligned = found.aligned or loss == ALIGNED
@@ -317,7 +281,32 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
     return [
         Part(model, "liger_hf.head:causal_lm", constants, {SLOT: slot}),
         *(Part(linear, "liger_hf.head:output_embeddings", {}, {SLOT: slot}) for linear in heads),
+        *(Part(one, rowwise.ADAPTER, {}, {SLOT: slot}) for one in whole),
     ]
+
+
+def _heads(head: Any) -> tuple[list[Any], list[Any]]:
+    """The Linears that are the head or that PEFT switches between, and what stands around one and goes by rows.
+
+    Raises:
+        PatchRefused: it is something else.
+    """
+    linears: list[Any] = [head] if original_class(head) is nn.Linear else list(inner_modules(head))
+    whole: list[Any] = []
+    if not linears and rowwise.by_rows(head):
+        whole = [head]
+        linears = [m for m in rowwise.layers(head) if original_class(m) is nn.Linear and readable(m.weight, "") is None]
+    for linear in linears or whole or [head]:
+        kind = original_class(linear)
+        if kind is not nn.Linear and linear not in whole:
+            raise PatchRefused(f"its head is a {kind.__module__}.{kind.__qualname__}, not a plain Linear: real logits")
+        if SLOT in linear.__dict__:
+            raise PatchRefused("its head is patched already, as a part of another model")
+        if linear not in whole and (reason := readable(linear.weight, "the head's weight")):
+            raise PatchRefused(reason)
+    if owner := next(filter(None, map(sharded.hooked, head.modules())), None):
+        raise PatchRefused(f"a hook or forward of {owner} on its head would no longer see logits: real logits")
+    return linears, whole
 
 
 def _agree(model: Any, path: str | None, found: float | None) -> None:
@@ -331,8 +320,8 @@ def _agree(model: Any, path: str | None, found: float | None) -> None:
 def probe_head(model: Any, generator: torch.Generator) -> Probe:
     """Head and loss on hidden states (2, 6, H) as if from the backbone."""
     head = model.get_output_embeddings()
-    hidden = torch.randn(2, 6, head.in_features, generator=generator).to(head.weight.device, head.weight.dtype)
-    labels = torch.randint(head.out_features, (2, 6), generator=generator).to(head.weight.device)
+    hidden = torch.randn(2, 6, head.in_features, generator=generator).to(*place(head))
+    labels = torch.randint(head.out_features, (2, 6), generator=generator).to(hidden.device)
 
     def run(m: Any, hidden: Tensor, labels: Tensor) -> Tensor:
         return stub.run(m, hidden, patched=True, labels=labels).loss  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ from liger.declare import Probe, load
 from liger.registry import registry
 from liger.report import IDLE
 from liger.swap import Namespace, forward, original_class, own, quiet, refusing
-from liger_hf.standin import differs, gradients_differ, said
+from liger_hf.standin import differs, gradients_differ, place, said
 
 WIDTH = 16
 
@@ -157,11 +157,10 @@ def _computes(act: Any, activation: Callable[[Tensor], Tensor]) -> bool:
 
 
 def probe_mlp(module: Any, generator: torch.Generator) -> Probe:
-    """Hidden states (2, 5, H), in the dtype and on the device of the first parameter."""
-    weight = next(module.parameters())
+    """Hidden states (2, 5, H), in the dtype and on the device of the first weight."""
     width = next(child.in_features for child in module.children() if hasattr(child, "in_features"))
     x = torch.randn(2, 5, width, generator=generator)
-    return Probe(lambda m, x: m.forward(x), (x.to(weight.device, weight.dtype).requires_grad_(),))
+    return Probe(lambda m, x: m.forward(x), (x.to(*place(module)).requires_grad_(),))
 
 
 def experts(
@@ -227,7 +226,6 @@ def _match_experts(
 
 
 def probe_experts(module: Any, generator: torch.Generator) -> Probe:
-    """What the activation gets, (7, 2 I), in the dtype and on the device of the first parameter."""
-    weight = next(module.parameters())
+    """What the activation gets, (7, 2 I), in the dtype and on the device of the first weight."""
     x = torch.randn(7, 2 * WIDTH, generator=generator) * 5
-    return Probe(lambda m, x: m._apply_gate(x), (x.to(weight.device, weight.dtype).requires_grad_(),), uses=())
+    return Probe(lambda m, x: m._apply_gate(x), (x.to(*place(module)).requires_grad_(),), uses=())

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from liger.declare import Probe, load
 from liger.errors import PatchRefused
+from liger.patch import has_own_forward, owner_of
+from liger.planner import HUB
 from liger.registry import registry
 from liger.report import IDLE
 from liger.swap import Namespace, original_class, quiet, remember_globals
@@ -36,6 +38,19 @@ def rope(original: type, op: Rotate, *, function: str, layout: str, tables: str,
 
 
 def _called(cls: Any, function: str) -> Any:
+    """The function that its forward finds under the name, also inside what the package kernels makes of one."""
+    found = _global(cls, function)
+    if _is_kernels(found):
+        return inspect.getclosurevars(type(found).forward).nonlocals.get("func", found)
+    return found
+
+
+def _is_kernels(found: Any) -> bool:
+    """Whether a function has become a module of the package kernels, as one that ``use_kernels=True`` may replace."""
+    return isinstance(found, nn.Module) and type(found).__module__.partition(".")[0] == "kernels"
+
+
+def _global(cls: Any, function: str) -> Any:
     """What its forward finds under the name, which may be inherited from a class of another module."""
     layer: Any = inspect.unwrap(cls.forward, stop=lambda layer: uses_global(layer, function))  # type: ignore[arg-type]
     return layer.__globals__.get(function)
@@ -164,7 +179,9 @@ def _match(
     probe: Callable[[], Probe],
 ) -> str | None:
     cls: Any = original_class(module)
-    upstream = _called(cls, function)
+    found, upstream = _global(cls, function), _called(cls, function)
+    if _is_kernels(found) and "forward" in found.__dict__ and not has_own_forward(found):
+        return f"its {function} is {owner_of(found.__dict__['forward'])}, {HUB}"
     if not isinstance(upstream, types.FunctionType):
         return f"{cls.forward.__module__} has no function {function!r}"
     if reason := computes(upstream):

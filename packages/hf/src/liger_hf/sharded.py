@@ -16,7 +16,7 @@ from torch import Tensor
 from liger.context import CONTEXT
 from liger.dispatch import bind
 from liger.dtensor import is_dtensor
-from liger.patch import TENSOR_PARALLEL, is_accelerate, owner_of
+from liger.patch import TENSOR_PARALLEL, has_own_forward, is_accelerate, owner_of
 from liger.registry import registry
 from liger.swap import Spec
 
@@ -57,7 +57,7 @@ def hooked(head: Any) -> str | None:
         if is_style(function):
             fine = split
         elif function is held:
-            fine = is_accelerate(head)
+            fine = is_accelerate(head) or has_own_forward(head)
         else:
             fine = owner.startswith(MOVERS)
         if not fine:

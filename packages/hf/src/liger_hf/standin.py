@@ -224,6 +224,16 @@ def stand_in(module: nn.Module, dtype: torch.dtype, generator: torch.Generator, 
     return copy
 
 
+def place(module: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Where a module's weights are, and the dtype to probe it in: that of the first floating one, fp32 if none is.
+
+    Quantised weights are of integers; the scales beside them may be buffers of the dtype that is computed in.
+    """
+    weights = [*module.parameters(), *module.buffers()]
+    dtype = next((t.dtype for t in weights if t.is_floating_point()), torch.float32)
+    return (weights[0].device if weights else torch.device("cpu")), dtype
+
+
 def _rows(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Random, the rows of magnitude 1e-3, 1 and 30 in turn, so that an epsilon shows."""
     scale = torch.tensor([1e-3, 1.0, 30.0])[torch.arange(shape[0]) % 3]
