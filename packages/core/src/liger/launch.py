@@ -91,6 +91,17 @@ class Launch:
         return self.kernel[grid](*_resolved(tensors), *numbers, **self.constants, **self.options)
 
 
+@contextlib.contextmanager
+def no_launches() -> Iterator[None]:
+    """Leave out launches for tensors that are on no GPU, so that kernels run on the meta device and allocate alone."""
+    ordinary = Launch._ordinary
+    Launch._ordinary = lambda *_: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Launch._ordinary = ordinary  # type: ignore[method-assign]
+
+
 # must never evict: compiled kernels are kept by their Launch
 @functools.cache
 def prepare(

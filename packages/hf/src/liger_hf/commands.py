@@ -16,12 +16,37 @@ Target = Annotated[str, typer.Argument(help="A model directory, a hub id, a mode
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def plan(target: Target, as_json: Json = False) -> None:
+def plan(
+    target: Target,
+    as_json: Json = False,
+    batch: Annotated[int | None, typer.Option(help="Estimate a training step's memory with this many rows.")] = None,
+    seq: Annotated[int | None, typer.Option(help="And this many tokens in each.")] = None,
+    dtype: Annotated[str, typer.Option(help="dtype of the estimate: bfloat16, float16 or float32.")] = "bfloat16",
+) -> None:
     """Show what would be patched in a language model, from its config alone: no weights are read or made."""
     import liger
 
+    if (batch is None) != (seq is None):
+        raise ValueError("an estimate needs both --batch and --seq")
     report = liger.plan(model_of(target))
-    typer.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    if not as_json:
+        typer.echo(report)
+    found = None if batch is None or seq is None else _estimate(target, batch, seq, dtype)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict() | ({"memory": found.to_dict()} if found else {}), indent=2))
+    elif found:
+        typer.echo(f"\n{found}")
+
+
+def _estimate(target: str, batch: int, seq: int, dtype: str) -> Any:
+    import torch
+
+    from liger_hf.memory import estimate
+
+    dtypes = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+    if dtype not in dtypes:
+        raise ValueError(f"--dtype is {dtype!r}, expected {', '.join(dtypes)}")
+    return estimate(lambda: model_of(target), batch, seq, dtypes[dtype])
 
 
 def analyze(
