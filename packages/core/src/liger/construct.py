@@ -44,13 +44,17 @@ def mark(target: Any, choices: Choices) -> Report:
         return report
     if cls in _marks:
         if _marks[cls].choices != choices:
-            raise AlreadyPatched(f"{cls.__name__} is already marked with other options; unpatch it first")
+            raise AlreadyPatched(
+                f"{cls.__name__} is already marked with other options: revert() the report or the kit that did it, or "
+                f"call liger.unpatch({cls.__name__}), first"
+            )
         report.rows = [_row(cls, "skipped", "already marked with the same options")]
     else:
         _install(cls, choices)
         log(cls, report.rows[0].reason)
     report.planned = False
-    report._revert = lambda: unmark(cls)
+    ours = _marks[cls]
+    report._revert = lambda: unmark(cls) if _marks.get(cls) is ours else None
     return report
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -106,13 +106,19 @@ def make_plan(target: Module, choices: Choices) -> tuple[Report, list[Action], M
 
 @contextmanager
 def usual_defaults() -> Iterator[None]:
-    """New tensors are float32 on the CPU, whatever the caller's defaults: probes compute with numbers of their own."""
+    """New tensors are float32 on the CPU, gradients work and autocast is off, whatever the caller's modes.
+
+    Probes compute with numbers of their own, and a model may be patched at a first forward inside of any mode.
+    """
     import torch
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
+    accelerator = torch.accelerator.current_accelerator()
     try:
-        with torch.device("cpu"):
+        with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"), ExitStack() as off:
+            for device in {"cpu", accelerator.type if accelerator else "cpu"}:
+                off.enter_context(torch.autocast(device, enabled=False))
             yield
     finally:
         torch.set_default_dtype(before)

@@ -13,6 +13,7 @@ Names of modules are those of ``liger_hf.groups``, or of ops.
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,9 @@ from liger_hf.samples import MADE
 from liger_hf.symbols import LigerPatch, Symbol, read_patches
 
 __all__ = ["KitResult", "LigerKernelKit", "LigerPatch"]
+
+_lock = threading.RLock()
+"""Held while symbols change."""
 
 
 @dataclass(slots=True)
@@ -81,9 +85,10 @@ class KitResult:
         Raises:
             UnpatchConflict: someone else has replaced a symbol since. It and those before it stay.
         """
-        while self._undo:
-            self._undo[-1]()
-            self._undo.pop()
+        with _lock:
+            while self._undo:
+                self._undo[-1]()
+                self._undo.pop()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -109,10 +114,9 @@ class LigerKernelKit:
 
     def __init__(self, excluded_modules: Iterable[str] = LOSSES) -> None:
         self.results: list[KitResult] = []
-        if isinstance(excluded_modules, str):
-            raise TypeError(
-                f"excluded_modules is {excluded_modules!r}, expected a list of names: [{excluded_modules!r}]"
-            )
+        if isinstance(excluded_modules, (str, Mapping)) or not isinstance(excluded_modules, Iterable):
+            hint = f": [{excluded_modules!r}]" if isinstance(excluded_modules, str) else ""
+            raise TypeError(f"excluded_modules is {excluded_modules!r}, expected a list of names{hint}")
         self.excluded_modules = tuple(excluded_modules)
         ops_of(self.excluded_modules)
 
@@ -124,16 +128,20 @@ class LigerKernelKit:
             config: ``excluded_modules`` and ``apply``, the arguments of one call of ``apply`` or a list of several.
 
         Raises:
-            TypeError: another key. ``apply`` raises as it does; of several calls none is left applied then.
+            TypeError: another key, or nothing to apply. ``apply`` raises as it does; of several calls none is left
+                applied then.
         """
         given = plain(config)
         if not isinstance(given, dict) or (unknown := given.keys() - {"excluded_modules", "apply"}):
             found = sorted(unknown) if isinstance(given, dict) else type(config).__name__
             raise TypeError(f"the configuration of a kit has excluded_modules and apply, found {found}")
-        calls = given.pop("apply", [])
+        found = given.pop("apply", None)
+        calls = [found] if isinstance(found, dict) else found
+        if not (isinstance(calls, list) and calls and all(isinstance(call, dict) for call in calls)):
+            raise TypeError(f"apply is {found!r}, expected the arguments of one call, or a list of several")
         kit = cls(**given)
         try:
-            for call in [calls] if isinstance(calls, dict) else calls:
+            for call in calls:
                 kit.apply(**call)
         except BaseException:
             kit.revert()
@@ -164,17 +172,18 @@ class LigerKernelKit:
         """
         _refuse_model(model_name_or_path)
         wanted = Wanted.of(modules, self.excluded_modules)
-        family = find_family(model_name_or_path, model_family)
-        symbols = read_patches(custom_patches, wanted, family and family.config)
-        if family is None and not symbols:
-            raise ValueError("nothing to patch: give model_name_or_path, model_family or custom_patches")
-        _refuse_instances([*(family.classes if family else ()), *(s.original for s in symbols)])
-        result = _select(family, symbols, wanted)
-        with usual_defaults():
-            for symbol in symbols:
-                symbol.check(result.unchecked)
-        _install(result, family, symbols, wanted)
-        self.results.append(result)
+        with _lock, torch.inference_mode(False):
+            family = find_family(model_name_or_path, model_family)
+            symbols = read_patches(custom_patches, wanted, family and family.config)
+            if family is None and not symbols:
+                raise ValueError("nothing to patch: give model_name_or_path, model_family or custom_patches")
+            _refuse_instances([*(family.classes if family else ()), *(s.original for s in symbols)])
+            result = _select(family, symbols, wanted)
+            with usual_defaults():
+                for symbol in symbols:
+                    symbol.check(result.unchecked)
+            _install(result, family, symbols, wanted)
+            self.results.append(result)
         log(type(self), f"{result.route}: {', '.join(result.applied)}")
         return result
 
@@ -260,11 +269,6 @@ def _select(family: Family | None, symbols: list[Symbol], wanted: Wanted) -> Kit
         ],
         _family=family,
     )
-
-
-def _commands(family: Family | None, ops: set[str]) -> list[str]:
-    """Commands that check what was chosen."""
-    return [*(family.commands() if family else []), *(f"liger explain {op}" for op in sorted(ops)), "liger doctor"]
 
 
 def _lacks(family: Family | None, ops: Iterable[str]) -> list[str]:
