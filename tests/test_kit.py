@@ -364,6 +364,14 @@ def test_a_family_is_found(kit, pair, tmp_path, how):
     assert not liger.is_patched(plain)
 
 
+def test_a_name_of_which_one_op_is_left_out_is_applied():
+    kit = LigerKernelKit(excluded_modules=["gated_rms_norm", "linear_cross_entropy"])
+    result = kit.apply("falcon_h1")
+    assert result.selection["rms_norm"] == "applied" and "gated_rms_norm" not in result.ops
+    assert "rms_norm" in result.ops
+    kit.revert()
+
+
 def test_losses_are_patched_where_they_are_not_excluded(pair):
     kit = LigerKernelKit(excluded_modules=[])
     assert kit.apply("llama").applied == ["fused_linear_cross_entropy", "rms_norm", "rope", "swiglu"]

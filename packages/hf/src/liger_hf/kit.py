@@ -77,7 +77,17 @@ class KitResult:
     @property
     def lacks(self) -> list[str]:
         """What this environment lacks to serve the ops and to run the commands, each with what to do."""
-        return _lacks(self._family, self.ops)
+        from liger.doctor import diagnose
+
+        found = [*diagnose().problems, *(self._family.lacks() if self._family else [])]
+        device = torch.accelerator.current_accelerator()
+        if device is None:
+            return [*found, "an accelerator: on a CPU ops run as plain torch, which saves memory and no time"]
+        for op in self.ops:
+            served = [k.name for k in registry().kernels(op) if not k.needs.devices or device.type in k.needs.devices]
+            if served == ["reference"]:
+                found.append(f"a kernel of {op} for {device.type}: `liger explain {op}` says what each needs")
+        return found
 
     def revert(self) -> None:
         """Put every symbol back; models that were built meanwhile stay patched until ``liger.unpatch``. Then a no-op.
@@ -215,8 +225,8 @@ def _refuse_instances(classes: list[type]) -> None:
 
     def alive() -> list[str]:
         holders: list[Any] = gc.get_referrers(*classes)
-        plain = (one for one in holders if type(one) in classes and one not in MADE and not liger.is_patched(one))
-        return sorted({type(one).__name__ for one in plain})
+        held = (one for one in holders if type(one) in classes and one not in MADE and not liger.is_patched(one))
+        return sorted({type(one).__name__ for one in held})
 
     if not alive():
         return
@@ -233,56 +243,47 @@ def _select(family: Family | None, symbols: list[Symbol], wanted: Wanted) -> Kit
 
     Raises:
         PatchRefused: a name that was asked for has nothing to patch.
+        ValueError: nothing would be patched.
     """
+    has = family.ops() if family else set()
     custom = {symbol.group for symbol in symbols}
-    rows = family.rows if family else []
-    has = {row.op for row in rows if row.status == "applied"}
-    selection: dict[str, str] = {}
-    for op in sorted(has):
-        selection.setdefault(group_of(op), wanted.left_out(op) or "applied")
-    selection |= dict.fromkeys(custom, "applied")
-    for name in sorted(wanted.asked):
-        if not ops_of([name]) & has and name not in custom:
-            reasons = sorted({row.reason for row in rows if row.op in ops_of([name])})
-            offered = ", ".join(selection) or "nothing"
-            raise PatchRefused(
-                f"modules: {family.model_type if family else 'custom_patches'} has no {name} to patch"
-                + (f" ({'; '.join(reasons)})" if reasons else "")
-                + f"; it has {offered}"
-            )
-    ops = {op for op in has if not wanted.left_out(op)} | {s.fit.op for s in symbols if s.fit}
+    selection = _selection(has, wanted) | dict.fromkeys(custom, "applied")
+    for name in sorted(wanted.asked - custom):
+        if not ops_of([name]) & has:
+            raise PatchRefused(_has_none(name, family, selection))
     if "applied" not in selection.values():
         left = "; ".join(f"{name}: {why}" for name, why in selection.items())
         raise ValueError(f"nothing is left to patch ({left or 'no part of it is known'})")
-    route = "+".join(([family.route] if family else []) + ["custom"] * bool(symbols))
+    ops = sorted({op for op in has if not wanted.left_out(op)} | {s.fit.op for s in symbols if s.fit})
+    explain = [f"liger explain {op}" for op in ops]
     return KitResult(
-        route=route,
+        route="+".join(([family.route] if family else []) + ["custom"] * bool(symbols)),
         family=family.model_type if family else None,
         selection=selection,
         symbols=[],
         unchecked=[],
-        ops=tuple(sorted(ops)),
-        commands=[
-            *(family.commands() if family else []),
-            *(f"liger explain {op}" for op in sorted(ops)),
-            "liger doctor",
-        ],
+        ops=tuple(ops),
+        commands=[*(family.commands() if family else []), *explain, "liger doctor"],
         _family=family,
     )
 
 
-def _lacks(family: Family | None, ops: Iterable[str]) -> list[str]:
-    from liger.doctor import diagnose
-
-    found = [*diagnose().problems, *(family.lacks() if family else [])]
-    device = torch.accelerator.current_accelerator()
-    if device is None:
-        return [*found, "an accelerator: on a CPU ops run as plain torch, which saves memory and no time"]
-    for op in ops:
-        served = [k.name for k in registry().kernels(op) if not k.needs.devices or device.type in k.needs.devices]
-        if served == ["reference"]:
-            found.append(f"a kernel of {op} for {device.type}: `liger explain {op}` says what each needs")
+def _selection(has: set[str], wanted: Wanted) -> dict[str, str]:
+    """Name -> "applied" if any of its ops is, else why they are left out."""
+    found: dict[str, str] = {}
+    for op in sorted(has):
+        why = wanted.left_out(op)
+        if why is None or group_of(op) not in found:
+            found[group_of(op)] = why or "applied"
     return found
+
+
+def _has_none(name: str, family: Family | None, selection: Mapping[str, str]) -> str:
+    """The message for a name that has nothing to patch."""
+    reasons = sorted({row.reason for row in family.rows if row.op in ops_of([name])}) if family else []
+    because = f" ({'; '.join(reasons)})" if reasons else ""
+    of = family.model_type if family else "custom_patches"
+    return f"modules: {of} has no {name} to patch{because}; it has {', '.join(selection) or 'nothing'}"
 
 
 def _install(result: KitResult, family: Family | None, symbols: list[Symbol], wanted: Wanted) -> None:
