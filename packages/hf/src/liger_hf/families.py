@@ -93,7 +93,7 @@ def find_family(target: Any, model_type: str | None) -> Family | None:
     return Family(
         model_type=model_type,
         config=config,
-        target=os.fspath(target) if named else model_type,  # type: ignore[arg-type]
+        target=os.fspath(target) if named else model_type,
         classes=_classes(model_type, target),
         rows=liger.plan(_on_meta(config)).rows,
     )
@@ -126,12 +126,11 @@ def _part(config: Any, model_type: str) -> Any:
     """The config of a model type that is this one or inside it; None where the outer one is of somebody's own type.
 
     Raises:
-        ValueError: it is of a type of transformers, and has no such part.
+        ValueError: it is of a declared type or one of transformers, and has no such part.
     """
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
     inside = [one for one in _configs(config) if getattr(one, "model_type", None) == model_type]
-    if not inside and config.model_type in CONFIG_MAPPING_NAMES:
+    known = config.model_type in registry().models or type(config).__module__.startswith("transformers.models.")
+    if not inside and known:
         parts = ", ".join(str(getattr(one, "model_type", "?")) for one in _configs(config))
         raise ValueError(f"model_family is {model_type!r}, but the config is of {parts}: leave one of the two out")
     return inside[0] if inside else None
