@@ -79,11 +79,15 @@ def unmark(target: Any) -> None:
 
 
 def pending(original: type, op: None) -> dict[str, Any]:
-    """Adapter of a marked instance: its first forward plans and patches, then runs."""
+    """Adapter of a marked instance: its first forward plans and patches, then runs.
+
+    accelerate's mixed precision keeps this function in a wrapper on the instance, so later calls may come here too.
+    """
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        resolve(self)
-        return self.forward(*args, **kwargs)
+        if PENDING in self.__dict__:
+            resolve(self)
+        return type(self).forward(self, *args, **kwargs)
 
     return {"forward": own(forward, original)}
 

@@ -12,7 +12,7 @@ from liger.candidates import Candidate, find
 from liger.context import as_prefer
 from liger.declare import Fit, load
 from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
-from liger.patch import PENDING, Action, is_accelerate, owner_of
+from liger.patch import PENDING, Action, is_accelerate, owner_of, prepared_forward
 from liger.plugins import describe
 from liger.registry import Registry, registry
 from liger.report import IDLE, Report, Row, Status
@@ -235,6 +235,8 @@ def _foreign(module: Module) -> str | None:
         return f"forward of its class was replaced by {by}"
     held = module.__dict__.get("forward")
     if held is None or is_accelerate(module):
+        return None
+    if PENDING in module.__dict__ and prepared_forward(module) is type(module).forward:
         return None
     return f"its forward on the instance belongs to {owner_of(held)}, not to upstream"
 
