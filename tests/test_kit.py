@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 from collections import UserDict, UserList
 
 import pytest
@@ -95,6 +96,104 @@ class TwoInputs(nn.Module):
 class OtherTwoInputs(TwoInputs):
     def forward(self, x, y):
         return x - y
+
+
+Alias = EncoderNorm
+
+
+class FixedEps(SameNorm):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__(dim)
+
+
+class FlippedNorm(SameNorm):
+    def __init__(self, dim, bias=False, eps=1e-6):
+        super().__init__(dim, eps)
+
+
+class OptionalNorm(SameNorm):
+    def __init__(self, dim, eps=1e-6, bias=False):
+        super().__init__(dim, eps)
+
+
+class NoBias(SameNorm):
+    def __init__(self, dim, eps=1e-6, bias=False):
+        if bias:
+            raise NotImplementedError("bias")
+        super().__init__(dim, eps)
+
+
+class Scale(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.weight, self.p = nn.Parameter(torch.ones(dim)), 0.5
+
+    def forward(self, x):
+        return nn.functional.dropout(x * self.weight, self.p, self.training)
+
+
+class NoDropout(Scale):
+    def forward(self, x):
+        return x * self.weight
+
+
+class SameScale(Scale):
+    pass
+
+
+class Widened(Scale):
+    def forward(self, x):
+        return super().forward(x).float()
+
+
+class Flat(Scale):
+    def forward(self, x):
+        return super().forward(x).flatten()
+
+
+class Buffered(Scale):
+    def __init__(self, dim):
+        super().__init__(dim)
+        self.register_buffer("scale", torch.ones(1))
+
+
+class FrozenScale(Scale):
+    def __init__(self, dim):
+        super().__init__(dim)
+        self.weight.requires_grad_(False)
+
+
+class Gelu(nn.Module):
+    def __init__(self, dim=32):
+        super().__init__()
+        self.up = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        return nn.functional.gelu(self.up(x))
+
+
+class TanhGelu(Gelu):
+    def forward(self, x):
+        return nn.functional.gelu(self.up(x), approximate="tanh")
+
+
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, ids):
+        return nn.functional.embedding(ids, self.weight)
+
+
+class SameTable(Table):
+    def forward(self, ids):
+        return self.weight[ids]
+
+
+class OtherTable(Table):
+    def forward(self, ids):
+        return self.weight[ids - 1]
 
 
 def rotate_half(x):
@@ -265,6 +364,14 @@ def test_a_family_is_found(kit, pair, tmp_path, how):
     assert not liger.is_patched(plain)
 
 
+def test_a_name_of_which_one_op_is_left_out_is_applied():
+    kit = LigerKernelKit(excluded_modules=["gated_rms_norm", "linear_cross_entropy"])
+    result = kit.apply("falcon_h1")
+    assert result.selection["rms_norm"] == "applied" and "gated_rms_norm" not in result.ops
+    assert "rms_norm" in result.ops
+    kit.revert()
+
+
 def test_losses_are_patched_where_they_are_not_excluded(pair):
     kit = LigerKernelKit(excluded_modules=[])
     assert kit.apply("llama").applied == ["fused_linear_cross_entropy", "rms_norm", "rope", "swiglu"]
@@ -298,6 +405,60 @@ def test_what_was_asked_for_by_name_is_patched_in_the_model_that_is_built_or_rai
     kit.apply("llama", ["swiglu"])
     with pytest.raises(PatchRefused, match=r"strict=True and 2 of [\s\S]*its activation \w+ does not compute silu"):
         LlamaForCausalLM(config)(**pair.batch())
+
+
+class DerivedLlama(LlamaForCausalLM):
+    pass
+
+
+def test_a_class_that_a_user_derived_is_patched_itself(pair):
+    kit, config, state = LigerKernelKit([]), pair.plain().config, pair.plain().state_dict()
+    gc.collect()
+    result = kit.apply(DerivedLlama)
+    assert f"{__name__}.DerivedLlama.__init__" in result.symbols
+    model = DerivedLlama(config).train()
+    model.load_state_dict(state)
+    loss, _, out = step(model, **pair.batch())
+    assert out.logits is None and liger.supports(model, "fused_loss")
+    kit.revert()
+    assert "__init__" not in vars(DerivedLlama)
+    torch.testing.assert_close(loss, step(pair.plain(), **pair.batch())[0], rtol=1e-5, atol=0)
+
+
+MODES = {
+    "inference": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_first_forward_in_any_mode(pair, mode):
+    kit, config = LigerKernelKit([]), pair.plain().config
+    gc.collect()
+    with MODES[mode]():
+        kit.apply("llama")
+        assert kit.apply("stablelm").applied == ["layer_norm", "fused_linear_cross_entropy", "rope", "swiglu"]
+    model = LlamaForCausalLM(config)
+    with MODES[mode]():
+        model(input_ids=pair.batch()["input_ids"])
+    assert patched_ops(model) == {"rms_norm", "rope", "silu_mul", "linear_cross_entropy"}
+
+
+def test_random_numbers_are_those_without_a_kit(kit, pair, vendored):
+    config = pair.plain().config
+    gc.collect()
+    torch.manual_seed(3)
+    plain = LlamaForCausalLM(config).lm_head.weight.detach().clone()
+    gc.collect()
+    torch.manual_seed(3)
+    norm = LigerPatch(vendored.__name__, "EncoderNorm", fits.rms_norm(cast="llama", eps="eps"))
+    kit.apply("llama", custom_patches={"rms_norm": norm})
+    vendored.EncoderNorm(8)
+    model = LlamaForCausalLM(config)
+    before = torch.get_rng_state()
+    model(**pair.batch())
+    assert torch.equal(model.lm_head.weight, plain) and torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_type_that_no_package_declares_is_recognised(kit):
@@ -441,6 +602,52 @@ def test_a_plain_norm_for_one_with_an_offset_is_refused_with_the_numbers(kit, ve
     assert not hasattr(vars(modeling_gemma.GemmaRMSNorm)["__init__"], "__wrapped__")
 
 
+@pytest.mark.parametrize(
+    ("original", "replacement", "message"),
+    [
+        ("OptionalNorm", "FixedEps", "OptionalNorm is built with .dim, eps, bias., which FixedEps does not take"),
+        ("SameNorm", "FixedEps", r"with eps=8e-06 in torch.float32 a result is outside"),
+        ("OptionalNorm", "FlippedNorm", "FlippedNorm takes by position eps as bias, bias as eps: keep their order"),
+        ("NoBias", "NoBias", "NoBias is its own replacement"),
+        ("Scale", "NoDropout", "only the original computes something else in training, as dropout does"),
+        ("NoDropout", "Scale", "only the replacement computes something else in training, as dropout does"),
+        ("Scale", "Widened", r"in torch.bfloat16 it returns torch.float32 \(3, 2, 32\), expected torch.bfloat16"),
+        ("Scale", "Flat", r"it returns torch.float32 \(192,\), expected torch.float32 \(3, 2, 32\)"),
+        ("Scale", "Buffered", "its parameters are .*'scale': .*, expected .*, or checkpoints do not load"),
+        ("Scale", "FrozenScale", r"the parameters that it trains are \[\], expected \['weight'\]"),
+        ("Gelu", "TanhGelu", "the largest error of the tensor is 0.000"),
+    ],
+)
+def test_a_class_that_is_not_quite_the_same_is_refused(kit, vendored, original, replacement, message):
+    before = dict(vars(vendored))
+    with pytest.raises((PatchRefused, TypeError, ValueError), match=message):
+        kit.apply(**patch_of("rms_norm", vendored.__name__, original, f"{vendored.__name__}:{replacement}"))
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises((PatchRefused, TypeError, ValueError), match=message):
+        kit.apply(**patch_of("rms_norm", vendored.__name__, original, f"{vendored.__name__}:{replacement}"))
+    assert dict(vars(vendored)) == before
+
+
+def test_a_class_may_raise_for_an_option_that_it_does_not_have(kit, vendored):
+    kit.apply(**patch_of("rms_norm", vendored.__name__, "OptionalNorm", vendored.NoBias))
+    assert vendored.OptionalNorm(4, 1e-3).eps == 1e-3
+    with pytest.raises(NotImplementedError, match="bias"):
+        vendored.OptionalNorm(4, bias=True)
+
+
+def test_dropout_on_both_sides_is_the_same(kit, vendored):
+    kit.apply(**patch_of("rms_norm", vendored.__name__, "Scale", vendored.SameScale))
+    assert type(vendored.Scale(4)) is vendored.SameScale
+
+
+def test_a_class_that_takes_whole_numbers(kit, vendored):
+    example = lambda cls: (cls(), torch.tensor([[1, 3, 7]]))  # noqa: E731
+    with pytest.raises(PatchRefused, match="OtherTable: in torch.float32 a result is outside the contract"):
+        kit.apply(**patch_of("rms_norm", vendored.__name__, "Table", vendored.OtherTable, example))
+    kit.apply(**patch_of("rms_norm", vendored.__name__, "Table", vendored.SameTable, example))
+    made = vendored.Table()
+    assert type(made) is vendored.SameTable and torch.equal(made(torch.tensor([3])), made.weight[3:4])
+
+
 class TextRope(modeling_qwen2_vl.Qwen2VLRotaryEmbedding):
     """One stream of positions for three."""
 
@@ -496,6 +703,40 @@ def test_a_symbol_that_someone_replaced_meanwhile_is_not_touched(vendored):
     assert vendored.EncoderNorm is theirs
     vendored.EncoderNorm = vendored.SameNorm
     kit.revert()
+
+
+def test_a_class_under_two_names_is_patched_once(kit, vendored):
+    name, fit = vendored.__name__, fits.rms_norm(cast="llama", eps="eps")
+    before = dict(vars(vendored.EncoderNorm))
+    for second in ("EncoderNorm", "Alias"):
+        both = [LigerPatch(name, "EncoderNorm", fit), LigerPatch(name, second, fit)]
+        with pytest.raises(AlreadyPatched, match=f"{name}.EncoderNorm.__init__ is already patched by a kit"):
+            kit.apply(custom_patches={"rms_norm": both})
+        assert dict(vars(vendored.EncoderNorm)) == before
+    assert kit.apply(**patch_of("rms_norm", name, "Alias", fit)).symbols == [f"{name}.EncoderNorm.__init__"]
+
+
+def test_threads_that_patch_the_same_symbol(vendored):
+    before, start, outcomes = dict(vars(vendored.EncoderNorm)), threading.Barrier(4), []
+    kits = [LigerKernelKit() for _ in range(4)]
+
+    def patch(kit):
+        start.wait()
+        try:
+            kit.apply(**patch_of("rms_norm", vendored.__name__, "EncoderNorm", fits.rms_norm(cast="llama", eps="eps")))
+            outcomes.append("applied")
+        except AlreadyPatched:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=patch, args=(kit,)) for kit in kits]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["applied", "refused", "refused", "refused"]
+    for kit in kits:
+        kit.revert()
+    assert dict(vars(vendored.EncoderNorm)) == before
 
 
 def test_an_error_in_the_middle_leaves_nothing(kit, vendored, pair):
@@ -570,6 +811,18 @@ def test_the_same_family_twice(kit, pair):
         kit.apply("llama", ["rope"])
 
 
+def test_a_mark_of_somebody_else_stays(kit, pair):
+    kit.apply("llama")
+    liger.unpatch(LlamaForCausalLM)
+    theirs = liger.autopatch(LlamaForCausalLM, only="rope")
+    kit.revert()
+    model = pair.plain()
+    model(**pair.batch())
+    assert patched_ops(model) == {"rope"}
+    theirs.revert()
+    assert not liger.is_patched(pair.plain())
+
+
 def test_a_symbol_of_a_family_composes_with_it(kit, pair):
     kit.apply("llama", {"rope": False})
     kit.apply(**patch_of("rms_norm", LLAMA, "LlamaRMSNorm", fits.rms_norm(cast="llama")))
@@ -639,6 +892,16 @@ def test_remote_code(kit, tmp_path, monkeypatch):
     assert not liger.is_patched(plain) and torch.equal(plain(ids), model(ids))
 
 
+def test_remote_code_of_a_config_is_not_run_and_not_asked_for(kit, tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
+    auto = {"AutoConfig": "configuration_remote.RemoteConfig"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "remote_for_tests", "auto_map": auto}))
+    (tmp_path / "configuration_remote.py").write_text("raise RuntimeError('run')")
+    with pytest.raises(ValueError, match="Name its family: model_family="):
+        kit.apply(tmp_path)
+    assert kit.apply(tmp_path, model_family="llama").commands[0] == "liger plan llama"
+
+
 # -- Refusals ----------------------------------------------------------------------------------------------------------
 def test_a_model_that_exists_is_for_autopatch(kit, pair):
     model = pair.plain()
@@ -682,6 +945,16 @@ def test_an_instance_of_a_symbol_that_exists(kit, vendored):
         ({"model_name_or_path": 3}, TypeError, "model_name_or_path is 3, expected a model type"),
         ({"model_name_or_path": {"hidden_size": 8}}, TypeError, "model_name_or_path is {'hidden_size': 8}, expected"),
         ({"model_name_or_path": "gemma", "model_family": "llama"}, ValueError, "but the config is of gemma"),
+        ({"model_name_or_path": "stablelm", "model_family": "llama"}, ValueError, "but the config is of stablelm"),
+        ({"model_family": ""}, ValueError, "model_family is '', which the installed transformers does not know"),
+        ({"model_family": ["llama"]}, TypeError, r"model_family is \['llama'\], expected a model type"),
+        ({"model_family": "llama", "modules": {"swiglu": True, "silu_mul": False}}, ValueError, "silu_mul on and off"),
+        ({"model_family": "llama", "custom_patches": ["rms_norm"]}, TypeError, "custom_patches is .* expected {name:"),
+        (
+            {"custom_patches": {"rms_norm": []}},
+            TypeError,
+            r"'rms_norm'\] is \[\], expected a LigerPatch",
+        ),
     ],
 )
 def test_what_cannot_be_meant_raises(kit, arguments, error, message):
@@ -715,6 +988,13 @@ def test_what_cannot_be_meant_raises(kit, arguments, error, message):
         ("layer_norm", (LLAMA, "LlamaForCausalLM", fits.causal_lm_head()), ValueError, "is for linear_cross_entropy"),
         ("cross_entropy", (LLAMA, "LlamaMLP", torch.nn.Identity), ValueError, "left out by excluded_modules="),
         ("norms", (LLAMA, "LlamaRMSNorm", torch.nn.Identity), ValueError, "no module is called 'norms'"),
+        ("rms_norm", ("", "X", torch.nn.Identity), ValueError, "the module cannot be imported: Empty module name"),
+        ("rms_norm", (".x", "X", torch.nn.Identity), ValueError, "the module cannot be imported: .* relative import"),
+        ("rms_norm", (modeling_llama, "X", torch.nn.Identity), TypeError, "name its module and class by strings"),
+        ("rms_norm", (LLAMA, "LlamaRMSNorm", "rms_norm"), ValueError, "'rms_norm' cannot be loaded: expected 'package"),
+        ("rms_norm", (LLAMA, "LlamaRMSNorm", "no.such:X"), ValueError, "'no.such:X' cannot be loaded: No module"),
+        ("rms_norm", (LLAMA, "LlamaRMSNorm", {"fit": "rms_norm"}), TypeError, r"LlamaRMSNorm: rms_norm\(\) missing 1"),
+        ("rms_norm", (LLAMA, "LlamaRMSNorm", torch.nn.Identity, len), ValueError, "example= of a LigerPatch failed"),
     ],
 )
 def test_a_patch_that_cannot_be_meant_raises(kit, group, patch, error, message):
@@ -725,6 +1005,9 @@ def test_a_patch_that_cannot_be_meant_raises(kit, group, patch, error, message):
 def test_other_wrong_arguments():
     with pytest.raises(TypeError, match=r"expected a list of names: \['rope'\]"):
         LigerKernelKit("rope")
+    for wrong in (None, 3, {"rope": False}):
+        with pytest.raises(TypeError, match="excluded_modules is .*, expected a list of names$"):
+            LigerKernelKit(wrong)
     with pytest.raises(ValueError, match="no module is called 'ropes'"):
         LigerKernelKit(["ropes"])
     with pytest.raises(TypeError, match="expected a LigerPatch or its fields"):
@@ -785,6 +1068,9 @@ def test_a_configuration_is_applied_whole_or_not_at_all(vendored):
         LigerKernelKit.from_config({"modules": "auto"})
     with pytest.raises(TypeError, match="found list"):
         LigerKernelKit.from_config([])
+    for wrong in ({}, {"apply": None}, {"apply": []}, {"apply": "llama"}, {"apply": ["llama"]}):
+        with pytest.raises(TypeError, match="apply is .*, expected the arguments of one call, or a list of several"):
+            LigerKernelKit.from_config(wrong)
 
 
 # -- The result --------------------------------------------------------------------------------------------------------

@@ -130,6 +130,25 @@ def test_hooks_that_keep_activations_stay_around_the_fused_loss(pair):
     assert calls == ["in", "out"]
 
 
+@pytest.mark.parametrize("unwrap", [False, True])
+def test_marked_then_prepared_for_mixed_precision(pair, unwrap):
+    """A Trainer in bf16 prepares the model before its first forward, in which a marked one is patched."""
+    accelerator = Accelerator(cpu=pair.device == "cpu", mixed_precision="bf16")
+    plain, patched = (accelerator.prepare(m) for m in pair.both())
+    with liger.patched(type(pair.plain())):
+        marked = pair.plain()
+    marked = accelerator.prepare(marked)
+    for _ in range(2):  # the first patches
+        out = step(marked, **pair.batch())
+        assert torch.equal(out[0], step(patched, **pair.batch())[0]) and out[2].logits is None
+        marked.zero_grad()
+    if unwrap:
+        plain, marked = (accelerator.unwrap_model(m, keep_fp32_wrapper=False) for m in (plain, marked))
+    liger.unpatch(marked)
+    assert not liger.is_patched(marked)
+    expect_equal_step(plain, marked, 0.0, **pair.batch())
+
+
 # -- torch.compile, DDP, FSDP2 -----------------------------------------------------------------------------------------
 def test_patch_through_a_compiled_model(pair):
     plain, model = pair.plain(), pair.plain()

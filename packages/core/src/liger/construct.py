@@ -44,13 +44,17 @@ def mark(target: Any, choices: Choices) -> Report:
         return report
     if cls in _marks:
         if _marks[cls].choices != choices:
-            raise AlreadyPatched(f"{cls.__name__} is already marked with other options; unpatch it first")
+            raise AlreadyPatched(
+                f"{cls.__name__} is already marked with other options: revert() the report or the kit that did it, or "
+                f"call liger.unpatch({cls.__name__}), first"
+            )
         report.rows = [_row(cls, "skipped", "already marked with the same options")]
     else:
         _install(cls, choices)
         log(cls, report.rows[0].reason)
     report.planned = False
-    report._revert = lambda: unmark(cls)
+    ours = _marks[cls]
+    report._revert = lambda: unmark(cls) if _marks.get(cls) is ours else None
     return report
 
 
@@ -75,11 +79,15 @@ def unmark(target: Any) -> None:
 
 
 def pending(original: type, op: None) -> dict[str, Any]:
-    """Adapter of a marked instance: its first forward plans and patches, then runs."""
+    """Adapter of a marked instance: its first forward plans and patches, then runs.
+
+    accelerate's mixed precision keeps this function in a wrapper on the instance, so later calls may come here too.
+    """
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        resolve(self)
-        return self.forward(*args, **kwargs)
+        if PENDING in self.__dict__:
+            resolve(self)
+        return type(self).forward(self, *args, **kwargs)
 
     return {"forward": own(forward, original)}
 

@@ -198,22 +198,30 @@ def _undone(entry: Entry) -> bool:
 
 
 def _bound(value: Any, entry: Entry) -> bool:
-    """Whether ``value`` is the forward we installed, as a bound method."""
-    return getattr(value, "__func__", None) is entry.installed.forward  # type: ignore[attr-defined]
+    """Whether ``value`` is the forward we installed, as a bound method, or that of the marked instance before it."""
+    function = getattr(value, "__func__", None)
+    return function is entry.installed.forward or owner_of(function).startswith("liger.construct.")  # type: ignore[attr-defined]
 
 
 def _prepared(entry: Entry) -> bool:
     """Whether the forward on the instance is a wrapper around the module's own that may stay.
 
     It is accelerate's for mixed precision or that of transformers' tensor parallelism. Our function passes through to
-    upstream's on a module that is no longer patched.
+    upstream's on a module that is no longer patched. Around that of a marked instance ``_original_forward`` has been
+    upstream's since ``settle``.
     """
-    held = entry.module.__dict__
-    owner = owner_of(held["forward"])
-    if owner.startswith("accelerate."):
-        return _bound(held.get("_original_forward"), entry)
+    if (inner := prepared_forward(entry.module)) is not None:
+        return inner in (entry.installed.forward, entry.installed.__liger_original__.forward)  # type: ignore[attr-defined]
     cell = tensor_parallel(entry.module)
     return cell is not None and _bound(cell.cell_contents, entry)
+
+
+def prepared_forward(module: Module) -> Any:
+    """The function inside accelerate's mixed-precision wrapper on an instance, or None."""
+    held = module.__dict__
+    if "forward" not in held or not owner_of(held["forward"]).startswith("accelerate."):
+        return None
+    return getattr(held.get("_original_forward"), "__func__", None)
 
 
 def has_own_forward(module: Module) -> bool:

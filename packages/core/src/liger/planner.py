@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,15 @@ from liger.candidates import Candidate, find
 from liger.context import as_prefer
 from liger.declare import Fit, load
 from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
-from liger.patch import PENDING, Action, has_own_forward, is_accelerate, owner_of, tensor_parallel
+from liger.patch import (
+    PENDING,
+    Action,
+    has_own_forward,
+    is_accelerate,
+    owner_of,
+    prepared_forward,
+    tensor_parallel,
+)
 from liger.plugins import describe
 from liger.registry import Registry, registry
 from liger.report import IDLE, Report, Row, Status
@@ -110,13 +118,19 @@ def make_plan(target: Module, choices: Choices) -> tuple[Report, list[Action], M
 
 @contextmanager
 def usual_defaults() -> Iterator[None]:
-    """New tensors are float32 on the CPU, whatever the caller's defaults: probes compute with numbers of their own."""
+    """New tensors are float32 on the CPU, gradients work and autocast is off, whatever the caller's modes.
+
+    Probes compute with numbers of their own, and a model may be patched at a first forward inside of any mode.
+    """
     import torch
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
+    accelerator = torch.accelerator.current_accelerator()
     try:
-        with torch.device("cpu"):
+        with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"), ExitStack() as off:
+            for device in {"cpu", accelerator.type if accelerator else "cpu"}:
+                off.enter_context(torch.autocast(device, enabled=False))
             yield
     finally:
         torch.set_default_dtype(before)
@@ -243,6 +257,8 @@ def _foreign(module: Module) -> str | None:
         return f"forward of its class was replaced by {by}"
     held = module.__dict__.get("forward")
     if held is None or is_accelerate(module) or has_own_forward(module) or tensor_parallel(module) is not None:
+        return None
+    if PENDING in module.__dict__ and prepared_forward(module) is type(module).forward:
         return None
     if hasattr(module, "kernel_layer_name"):
         return f"its forward is {owner_of(held)}, {HUB}"

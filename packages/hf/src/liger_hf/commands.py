@@ -128,7 +128,7 @@ def find_config(target: str) -> tuple[PretrainedConfig, type | None]:
     if isinstance(cls, type) and getattr(cls, "config_class", None) is not None:
         return cls.config_class(), cls  # type: ignore[attr-defined]
     try:
-        return AutoConfig.from_pretrained(target), None
+        return AutoConfig.from_pretrained(target, trust_remote_code=False), None  # which else would ask on the terminal
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{target!r} is no model directory, reachable hub id, model_type or class of transformers: {error}"

@@ -75,6 +75,8 @@ def find_family(target: Any, model_type: str | None) -> Family | None:
     """
     if target is None and model_type is None:
         return None
+    if model_type is not None and not isinstance(model_type, str):
+        raise TypeError(f"model_family is {model_type!r}, expected a model type such as 'llama'")
     config = None
     if target is not None:
         try:
@@ -84,16 +86,24 @@ def find_family(target: Any, model_type: str | None) -> Family | None:
                 raise ValueError(f"{error}\nName its family: model_family='llama', for one") from error
     if config is not None and model_type is not None:
         config = _part(config, model_type)
-    model_type = model_type or str(config.model_type)  # type: ignore[union-attr]
+    named = config is not None and isinstance(target, (str, os.PathLike))
+    if model_type is None:
+        model_type = str(config.model_type)  # type: ignore[union-attr]
     config = config or _default(model_type)
-    named = isinstance(target, (str, os.PathLike)) and config is not None
     return Family(
         model_type=model_type,
         config=config,
-        target=os.fspath(target) if named and target is not None else model_type,
-        classes=model_classes(model_type, _types(model_type)),
+        target=os.fspath(target) if named else model_type,
+        classes=_classes(model_type, target),
         rows=liger.plan(_on_meta(config)).rows,
     )
+
+
+def _classes(model_type: str, target: Any) -> list[type]:
+    """The classes of a model type, and the target where it is one that a user derived from them."""
+    classes = model_classes(model_type, _types(model_type))
+    derived = isinstance(target, type) and target not in classes and issubclass(target, tuple(classes))
+    return [*classes, target] if derived else classes
 
 
 def _config(target: Any) -> Any:
@@ -113,13 +123,14 @@ def _config(target: Any) -> Any:
 
 
 def _part(config: Any, model_type: str) -> Any:
-    """The config of a model type that is this one or inside it; None where the outer one is of no known type.
+    """The config of a model type that is this one or inside it; None where the outer one is of somebody's own type.
 
     Raises:
-        ValueError: it is of a known type, and has no such part.
+        ValueError: it is of a declared type or one of transformers, and has no such part.
     """
     inside = [one for one in _configs(config) if getattr(one, "model_type", None) == model_type]
-    if not inside and config.model_type in registry().models:
+    known = config.model_type in registry().models or type(config).__module__.startswith("transformers.models.")
+    if not inside and known:
         parts = ", ".join(str(getattr(one, "model_type", "?")) for one in _configs(config))
         raise ValueError(f"model_family is {model_type!r}, but the config is of {parts}: leave one of the two out")
     return inside[0] if inside else None

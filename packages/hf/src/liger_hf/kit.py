@@ -13,6 +13,7 @@ Names of modules are those of ``liger_hf.groups``, or of ops.
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,9 @@ from liger_hf.samples import MADE
 from liger_hf.symbols import LigerPatch, Symbol, read_patches
 
 __all__ = ["KitResult", "LigerKernelKit", "LigerPatch"]
+
+_lock = threading.RLock()
+"""Held while symbols change."""
 
 
 @dataclass(slots=True)
@@ -73,7 +77,17 @@ class KitResult:
     @property
     def lacks(self) -> list[str]:
         """What this environment lacks to serve the ops and to run the commands, each with what to do."""
-        return _lacks(self._family, self.ops)
+        from liger.doctor import diagnose
+
+        found = [*diagnose().problems, *(self._family.lacks() if self._family else [])]
+        device = torch.accelerator.current_accelerator()
+        if device is None:
+            return [*found, "an accelerator: on a CPU ops run as plain torch, which saves memory and no time"]
+        for op in self.ops:
+            served = [k.name for k in registry().kernels(op) if not k.needs.devices or device.type in k.needs.devices]
+            if served == ["reference"]:
+                found.append(f"a kernel of {op} for {device.type}: `liger explain {op}` says what each needs")
+        return found
 
     def revert(self) -> None:
         """Put every symbol back; models that were built meanwhile stay patched until ``liger.unpatch``. Then a no-op.
@@ -81,9 +95,10 @@ class KitResult:
         Raises:
             UnpatchConflict: someone else has replaced a symbol since. It and those before it stay.
         """
-        while self._undo:
-            self._undo[-1]()
-            self._undo.pop()
+        with _lock:
+            while self._undo:
+                self._undo[-1]()
+                self._undo.pop()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -109,10 +124,9 @@ class LigerKernelKit:
 
     def __init__(self, excluded_modules: Iterable[str] = LOSSES) -> None:
         self.results: list[KitResult] = []
-        if isinstance(excluded_modules, str):
-            raise TypeError(
-                f"excluded_modules is {excluded_modules!r}, expected a list of names: [{excluded_modules!r}]"
-            )
+        if isinstance(excluded_modules, (str, Mapping)) or not isinstance(excluded_modules, Iterable):
+            hint = f": [{excluded_modules!r}]" if isinstance(excluded_modules, str) else ""
+            raise TypeError(f"excluded_modules is {excluded_modules!r}, expected a list of names{hint}")
         self.excluded_modules = tuple(excluded_modules)
         ops_of(self.excluded_modules)
 
@@ -124,16 +138,20 @@ class LigerKernelKit:
             config: ``excluded_modules`` and ``apply``, the arguments of one call of ``apply`` or a list of several.
 
         Raises:
-            TypeError: another key. ``apply`` raises as it does; of several calls none is left applied then.
+            TypeError: another key, or nothing to apply. ``apply`` raises as it does; of several calls none is left
+                applied then.
         """
         given = plain(config)
         if not isinstance(given, dict) or (unknown := given.keys() - {"excluded_modules", "apply"}):
             found = sorted(unknown) if isinstance(given, dict) else type(config).__name__
             raise TypeError(f"the configuration of a kit has excluded_modules and apply, found {found}")
-        calls = given.pop("apply", [])
+        found = given.pop("apply", None)
+        calls = [found] if isinstance(found, dict) else found
+        if not (isinstance(calls, list) and calls and all(isinstance(call, dict) for call in calls)):
+            raise TypeError(f"apply is {found!r}, expected the arguments of one call, or a list of several")
         kit = cls(**given)
         try:
-            for call in [calls] if isinstance(calls, dict) else calls:
+            for call in calls:
                 kit.apply(**call)
         except BaseException:
             kit.revert()
@@ -164,17 +182,18 @@ class LigerKernelKit:
         """
         _refuse_model(model_name_or_path)
         wanted = Wanted.of(modules, self.excluded_modules)
-        family = find_family(model_name_or_path, model_family)
-        symbols = read_patches(custom_patches, wanted, family and family.config)
-        if family is None and not symbols:
-            raise ValueError("nothing to patch: give model_name_or_path, model_family or custom_patches")
-        _refuse_instances([*(family.classes if family else ()), *(s.original for s in symbols)])
-        result = _select(family, symbols, wanted)
-        with usual_defaults():
-            for symbol in symbols:
-                symbol.check(result.unchecked)
-        _install(result, family, symbols, wanted)
-        self.results.append(result)
+        with _lock, torch.inference_mode(False):
+            family = find_family(model_name_or_path, model_family)
+            symbols = read_patches(custom_patches, wanted, family and family.config)
+            if family is None and not symbols:
+                raise ValueError("nothing to patch: give model_name_or_path, model_family or custom_patches")
+            _refuse_instances([*(family.classes if family else ()), *(s.original for s in symbols)])
+            result = _select(family, symbols, wanted)
+            with usual_defaults():
+                for symbol in symbols:
+                    symbol.check(result.unchecked)
+            _install(result, family, symbols, wanted)
+            self.results.append(result)
         log(type(self), f"{result.route}: {', '.join(result.applied)}")
         return result
 
@@ -206,8 +225,8 @@ def _refuse_instances(classes: list[type]) -> None:
 
     def alive() -> list[str]:
         holders: list[Any] = gc.get_referrers(*classes)
-        plain = (one for one in holders if type(one) in classes and one not in MADE and not liger.is_patched(one))
-        return sorted({type(one).__name__ for one in plain})
+        held = (one for one in holders if type(one) in classes and one not in MADE and not liger.is_patched(one))
+        return sorted({type(one).__name__ for one in held})
 
     if not alive():
         return
@@ -224,61 +243,47 @@ def _select(family: Family | None, symbols: list[Symbol], wanted: Wanted) -> Kit
 
     Raises:
         PatchRefused: a name that was asked for has nothing to patch.
+        ValueError: nothing would be patched.
     """
+    has = family.ops() if family else set()
     custom = {symbol.group for symbol in symbols}
-    rows = family.rows if family else []
-    has = {row.op for row in rows if row.status == "applied"}
-    selection: dict[str, str] = {}
-    for op in sorted(has):
-        selection.setdefault(group_of(op), wanted.left_out(op) or "applied")
-    selection |= dict.fromkeys(custom, "applied")
-    for name in sorted(wanted.asked):
-        if not ops_of([name]) & has and name not in custom:
-            reasons = sorted({row.reason for row in rows if row.op in ops_of([name])})
-            offered = ", ".join(selection) or "nothing"
-            raise PatchRefused(
-                f"modules: {family.model_type if family else 'custom_patches'} has no {name} to patch"
-                + (f" ({'; '.join(reasons)})" if reasons else "")
-                + f"; it has {offered}"
-            )
-    ops = {op for op in has if not wanted.left_out(op)} | {s.fit.op for s in symbols if s.fit}
+    selection = _selection(has, wanted) | dict.fromkeys(custom, "applied")
+    for name in sorted(wanted.asked - custom):
+        if not ops_of([name]) & has:
+            raise PatchRefused(_has_none(name, family, selection))
     if "applied" not in selection.values():
         left = "; ".join(f"{name}: {why}" for name, why in selection.items())
         raise ValueError(f"nothing is left to patch ({left or 'no part of it is known'})")
-    route = "+".join(([family.route] if family else []) + ["custom"] * bool(symbols))
+    ops = sorted({op for op in has if not wanted.left_out(op)} | {s.fit.op for s in symbols if s.fit})
+    explain = [f"liger explain {op}" for op in ops]
     return KitResult(
-        route=route,
+        route="+".join(([family.route] if family else []) + ["custom"] * bool(symbols)),
         family=family.model_type if family else None,
         selection=selection,
         symbols=[],
         unchecked=[],
-        ops=tuple(sorted(ops)),
-        commands=[
-            *(family.commands() if family else []),
-            *(f"liger explain {op}" for op in sorted(ops)),
-            "liger doctor",
-        ],
+        ops=tuple(ops),
+        commands=[*(family.commands() if family else []), *explain, "liger doctor"],
         _family=family,
     )
 
 
-def _commands(family: Family | None, ops: set[str]) -> list[str]:
-    """Commands that check what was chosen."""
-    return [*(family.commands() if family else []), *(f"liger explain {op}" for op in sorted(ops)), "liger doctor"]
-
-
-def _lacks(family: Family | None, ops: Iterable[str]) -> list[str]:
-    from liger.doctor import diagnose
-
-    found = [*diagnose().problems, *(family.lacks() if family else [])]
-    device = torch.accelerator.current_accelerator()
-    if device is None:
-        return [*found, "an accelerator: on a CPU ops run as plain torch, which saves memory and no time"]
-    for op in ops:
-        served = [k.name for k in registry().kernels(op) if not k.needs.devices or device.type in k.needs.devices]
-        if served == ["reference"]:
-            found.append(f"a kernel of {op} for {device.type}: `liger explain {op}` says what each needs")
+def _selection(has: set[str], wanted: Wanted) -> dict[str, str]:
+    """Name -> "applied" if any of its ops is, else why they are left out."""
+    found: dict[str, str] = {}
+    for op in sorted(has):
+        why = wanted.left_out(op)
+        if why is None or group_of(op) not in found:
+            found[group_of(op)] = why or "applied"
     return found
+
+
+def _has_none(name: str, family: Family | None, selection: Mapping[str, str]) -> str:
+    """The message for a name that has nothing to patch."""
+    reasons = sorted({row.reason for row in family.rows if row.op in ops_of([name])}) if family else []
+    because = f" ({'; '.join(reasons)})" if reasons else ""
+    of = family.model_type if family else "custom_patches"
+    return f"modules: {of} has no {name} to patch{because}; it has {', '.join(selection) or 'nothing'}"
 
 
 def _install(result: KitResult, family: Family | None, symbols: list[Symbol], wanted: Wanted) -> None:

@@ -25,9 +25,9 @@ class Wanted:
 
         Raises:
             TypeError: it is neither "auto", names, nor a mapping of names to bool.
-            ValueError: an unknown name, or one that is excluded.
+            ValueError: an unknown name, one that is excluded, or one that is switched on and off.
         """
-        if modules == "auto":
+        if isinstance(modules, str) and modules == "auto":
             return cls(True, frozenset(), frozenset(), frozenset(excluded))
         if isinstance(modules, str) or not isinstance(modules, Iterable):
             hint = f"; write [{modules!r}]" if isinstance(modules, str) else ""
@@ -39,13 +39,16 @@ class Wanted:
         if wrong:
             raise TypeError(f"modules: {wrong} are no bools; write true or false without quotes")
         asked = frozenset(name for name, on in flags.items() if on)
+        off = frozenset(flags) - asked
+        if both := ops_of(asked) & ops_of(off):
+            raise ValueError(f"modules switches {', '.join(sorted(both))} on and off: {flags}")
         for name in sorted(asked):
             if ops_of([name]) & ops_of(excluded):
                 raise ValueError(
                     f"modules asks for {name}, which excluded_modules={sorted(excluded)} leaves out; make the kit with "
                     f"others: LigerKernelKit(excluded_modules=[])"
                 )
-        return cls(auto, asked, frozenset(flags) - asked, frozenset(excluded))
+        return cls(auto, asked, off, frozenset(excluded))
 
     def left_out(self, op: str) -> str | None:
         """Why an op is not patched, or None."""

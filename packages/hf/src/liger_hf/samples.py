@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import weakref
@@ -39,12 +40,16 @@ class Unbuildable(Exception):
 
 
 class Sample(NamedTuple):
-    """An instance with random weights, how another class is made like it, and inputs of its forward, if known."""
+    """An instance with random weights, how another class is made like it, and inputs of its forward, if known.
+
+    ``option``: of the constructor, where it has another value than by default.
+    """
 
     module: Any
     make: Callable[[type], Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    option: str = ""
 
 
 def samples(cls: Any, config: Any, example: Callable[..., Any] | None, runs: bool) -> list[Sample]:
@@ -65,7 +70,7 @@ def samples(cls: Any, config: Any, example: Callable[..., Any] | None, runs: boo
         declared = [patch for patch in registry().models.values() if patch.module == cls.__module__]
         if declared and (found := _in_mini(cls, max(declared, key=lambda patch: patch.images is not None))):
             return found
-        return [_by_signature(cls, config, runs)]
+        return _by_signature(cls, config, runs)
 
 
 def made_here(model: nn.Module) -> Any:
@@ -77,9 +82,15 @@ def made_here(model: nn.Module) -> Any:
 
 
 def _exemplary(cls: Any, example: Callable[..., Any]) -> Sample:
-    module, inputs = example(cls)
-    made_here(module)
-    return Sample(_random(module), lambda other: example(other)[0], tuple(inputs), {})
+    try:
+        module, inputs = example(cls)
+        made_here(module)
+    except Exception as error:
+        raise ValueError(
+            f"example= of a LigerPatch failed with {describe(error)}; it is f(cls) -> (instance, inputs of its forward)"
+        ) from error
+    args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    return Sample(_random(module), lambda other: example(other)[0], args, {})
 
 
 def _in_mini(cls: Any, patch: ModelPatch) -> list[Sample]:
@@ -118,28 +129,43 @@ def _in_mini(cls: Any, patch: ModelPatch) -> list[Sample]:
     return list(found.values())
 
 
-def _by_signature(cls: Any, config: Any, runs: bool) -> Sample:
-    """An instance whose sizes are all ``WIDTH``, with hidden states (3, 2, WIDTH) if it is to run."""
-    names = _required(cls.__init__)
-    arguments = [_argument(name, config) for name in names]
+def _by_signature(cls: Any, config: Any, runs: bool) -> list[Sample]:
+    """An instance whose sizes are all ``WIDTH``; if it is to run, one more for each option that can be varied."""
+    required, optional = parameters(cls.__init__)
+    arguments = [_argument(p.name, config) for p in required]
     try:
-        module = made_here(cls(*arguments))
+        found = [_sample(cls, arguments, {})]
     except Exception as error:
-        raise Unbuildable(f"{cls.__name__}({', '.join(names)}) failed with {describe(error)}") from error
-    takes = _required(cls.forward)
-    if runs and len(takes) != 1:
+        names = ", ".join(p.name for p in required)
+        raise Unbuildable(f"{cls.__name__}({names}) failed with {describe(error)}") from error
+    if not runs:
+        return found
+    takes = [p.name for p in parameters(cls.forward)[0]]
+    if len(takes) != 1:
         raise Unbuildable(f"its forward takes ({', '.join(takes)}), and only hidden states can be made up")
+    for option in optional:
+        if isinstance(option.default, (bool, float)):
+            other = not option.default if isinstance(option.default, bool) else option.default * 8 or 0.5
+            with contextlib.suppress(Exception):  # no value that upstream takes
+                found.append(_sample(cls, arguments, {option.name: other}))
+    return found
+
+
+def _sample(cls: Any, arguments: list[Any], options: Mapping[str, Any]) -> Sample:
+    """With hidden states (3, 2, width)."""
+    module = made_here(cls(*arguments, **options))
     first = next(module.parameters(), None)
     scale = torch.tensor([1e-3, 1.0, 30.0]).view(3, 1, 1)  # an epsilon shows in small rows
     x = torch.randn(3, 2, WIDTH if first is None else first.shape[-1]) * scale
-    return Sample(_random(module), lambda other: other(*arguments), (x,), {})
+    option = ", ".join(f"{name}={value}" for name, value in options.items())
+    return Sample(_random(module), lambda other: other(*arguments, **options), (x,), {}, option)
 
 
-def _required(function: Callable[..., Any]) -> list[str]:
-    """Names of the arguments without a default."""
+def parameters(function: Callable[..., Any]) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
+    """Of a method after ``self``: those without a default, and those with one."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in kinds]
+    every = [p for p in list(inspect.signature(function).parameters.values())[1:] if p.kind not in kinds]
+    return [p for p in every if p.default is p.empty], [p for p in every if p.default is not p.empty]
 
 
 def _argument(name: str, config: Any) -> Any:
@@ -194,22 +220,62 @@ def refuse_class(sample: Sample, cls: type) -> str | None:
     """Why a class does not compute what the sample's does, with the numbers: weights, forward and gradients."""
     try:
         other = sample.make(cls).eval()
-    except Exception as error:
-        return f"building it failed with {describe(error)}"
-    wanted, found = ({n: tuple(p.shape) for n, p in m.named_parameters()} for m in (sample.module, other))
-    if wanted != found:
-        return f"its parameters are {found}, expected {wanted}, or checkpoints do not load"
-    for dtype in DTYPES:
+    except Exception as error:  # who asks for an option that the class does not have is told when it is built
+        return None if sample.option else f"building it failed with {describe(error)}"
+    reason = _other_state(sample.module, other)
+    for dtype in () if reason else DTYPES:
         module = copy.deepcopy(sample.module).to(dtype)
         same = other.to(dtype)
-        same.load_state_dict(module.state_dict(), strict=False)  # buffers may be its own
+        same.load_state_dict(module.state_dict())
         try:
-            reason = differ(module, same, _probe(sample, dtype))
+            probe = _probe(sample, dtype)
+            reason = differ(module, same, probe)
+            reason = f"a result {reason}" if reason else _other_results(module, same, sample, probe)
         except Exception as error:
-            return f"running it failed with {describe(error)}"
+            reason = f"running it failed with {describe(error)}"
         if reason:
-            return f"in {dtype} a result {reason}"
+            reason = f"in {dtype} {reason}"
+            break
+    return f"with {sample.option} {reason}" if reason and sample.option else reason
+
+
+def _other_state(module: Any, other: Any) -> str | None:
+    """Why the state of one module does not suit another."""
+    wanted, found = ({n: tuple(t.shape) for n, t in m.state_dict().items()} for m in (module, other))
+    if wanted != found:
+        return f"its parameters are {found}, expected {wanted}, or checkpoints do not load"
+    wanted_grad, found_grad = ([n for n, p in sorted(m.named_parameters()) if p.requires_grad] for m in (module, other))
+    if wanted_grad != found_grad:
+        return f"the parameters that it trains are {found_grad}, expected {wanted_grad}"
     return None
+
+
+def _other_results(module: Any, other: Any, sample: Sample, probe: Probe) -> str | None:
+    """What differs beside the numbers of an evaluation: what is returned, and what training does to it."""
+    wanted, found = (_form(m, sample, probe.inputs[0].dtype) for m in (module, other))
+    if wanted != found:
+        return f"it returns {found}, expected {wanted}"
+    wanted_mode, found_mode = (_trains_otherwise(m, probe) for m in (module, other))
+    if wanted_mode != found_mode:
+        which = "the original" if wanted_mode else "the replacement"
+        return f"only {which} computes something else in training, as dropout does"
+    return None
+
+
+def _form(module: Any, sample: Sample, dtype: torch.dtype) -> Any:
+    """Shapes and dtypes of what the forward returns."""
+    args, kwargs = pytree.tree_map_only(
+        Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, (sample.args, dict(sample.kwargs))
+    )
+    with torch.no_grad():
+        returned = module.forward(*args, **kwargs)
+    return pytree.tree_map_only(Tensor, lambda t: f"{t.dtype} {tuple(t.shape)}", returned)
+
+
+def _trains_otherwise(module: Any, probe: Probe) -> bool:
+    """Whether results in training are others than in evaluation."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        return not torch.equal(*(probe.run(copy.deepcopy(module).train(on), *probe.inputs) for on in (False, True)))
 
 
 def _probe(sample: Sample, dtype: torch.dtype) -> Probe:
@@ -217,6 +283,7 @@ def _probe(sample: Sample, dtype: torch.dtype) -> Probe:
     values, spec = pytree.tree_flatten((sample.args, dict(sample.kwargs)))
     floating = [isinstance(v, Tensor) and v.is_floating_point() for v in values]
     inputs = [v.detach().to(dtype).requires_grad_() for v, float_ in zip(values, floating, strict=True) if float_]
+    inputs = inputs or [torch.zeros(1, dtype=dtype, requires_grad=True)]  # of an embedding: none that counts
 
     def run(module: Any, *tensors: Tensor) -> Tensor:
         given = iter(tensors)

@@ -15,14 +15,14 @@ from torch import nn
 
 from liger import Fit
 from liger.declare import load
-from liger.errors import AlreadyPatched, PatchRefused, UnpatchConflict
+from liger.errors import AlreadyPatched, PatchRefused, PluginError, UnpatchConflict
 from liger.patch import MISSING, Action, apply
 from liger.planner import Choices, parts_of, usual_defaults
 from liger.registry import registry
 from liger_hf import fits
 from liger_hf.groups import ops_of
 from liger_hf.kit_options import Wanted, plain
-from liger_hf.samples import Unbuildable, refuse_class, refuse_fit, samples
+from liger_hf.samples import Unbuildable, parameters, refuse_class, refuse_fit, samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +64,17 @@ class Symbol:
 
     @property
     def name(self) -> str:
-        """What is changed: a constructor, or a name in a module."""
-        return f"{self.module.__name__}.{self.attr}" + (".__init__" if self.fit else "")
+        """What is changed: a constructor, whatever the module calls its class, or a name in a module."""
+        if self.fit:
+            return f"{self.original.__module__}.{self.original.__qualname__}.__init__"
+        return f"{self.module.__name__}.{self.attr}"
 
     def check(self, unchecked: list[str]) -> None:
         """Compare the replacement with the original; a fit that no instance can be built for waits for the first.
 
         Raises:
             PatchRefused: it computes something else, with the numbers; or a class cannot be compared.
-            AlreadyPatched: a kit has changed the symbol before.
         """
-        if self.name in _installed:
-            raise AlreadyPatched(f"{self.name} is already patched by a kit; revert that one first")
         try:
             found = samples(self.original, self.config, self.example, self.fit is None)
         except Unbuildable as error:
@@ -93,7 +92,13 @@ class Symbol:
                 raise PatchRefused(f"{self.name} cannot be replaced by {by}: {reason}")
 
     def install(self) -> Callable[[], None]:
-        """Change the symbol; returns what puts it back."""
+        """Change the symbol; returns what puts it back.
+
+        Raises:
+            AlreadyPatched: a kit has changed the symbol before.
+        """
+        if self.name in _installed:
+            raise AlreadyPatched(f"{self.name} is already patched by a kit; revert that one first")
         if self.fit is not None:
             undo = _replace(self.original, "__init__", _fitting(self.original, self.fit), self.name)
         else:
@@ -154,12 +159,14 @@ def read_patches(given: Any, wanted: Wanted, config: Any) -> list[Symbol]:
         ValueError: an unknown group, one that is left out, a module or symbol that is not there, another op's fit.
         TypeError: what should be a class or a fit is none.
     """
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"custom_patches is {given!r}, expected {{name: LigerPatch or a list of them}}")
     found = []
-    for group, patches in (plain(given) or {}).items():
+    for group, patches in plain(given or {}).items():
         for op in sorted(ops_of([group])):
             if why := wanted.left_out(op):
                 raise ValueError(f"custom_patches has {group}, which is {why}")
-        for patch in patches if isinstance(patches, list) else [patches]:
+        for patch in patches if isinstance(patches, list) and patches else [patches]:
             found.append(_read(group, LigerPatch(**patch) if isinstance(patch, dict) else patch, config))
     return found
 
@@ -167,6 +174,8 @@ def read_patches(given: Any, wanted: Wanted, config: Any) -> list[Symbol]:
 def _read(group: str, patch: Any, config: Any) -> Symbol:
     if not isinstance(patch, LigerPatch):
         raise TypeError(f"custom_patches[{group!r}] is {patch!r}, expected a LigerPatch or its fields")
+    if not (isinstance(patch.module, str) and isinstance(patch.attr, str)):
+        raise TypeError(f"custom_patches[{group!r}]: {patch} has to name its module and class by strings")
     where = f"custom_patches[{group!r}]: {patch.module}.{patch.attr}"
     module, original = _symbol(patch, where)
     replacement = _replacement(patch.replacement, where)
@@ -177,14 +186,14 @@ def _read(group: str, patch: Any, config: Any) -> Symbol:
         raise TypeError(f"{where}: the replacement is {replacement!r}, expected a fit or a subclass of torch.nn.Module")
     else:
         _check_class(replacement, original, where)
-    example = load(patch.example) if isinstance(patch.example, str) else patch.example
+    example = _named(patch.example, where) if isinstance(patch.example, str) else patch.example
     return Symbol(group, module, patch.attr, original, fit, None if fit else replacement, example, config)
 
 
 def _symbol(patch: LigerPatch, where: str) -> tuple[ModuleType, Any]:
     try:
         module = importlib.import_module(patch.module)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:  # the last two: a relative or an empty name
         raise ValueError(f"{where}: the module cannot be imported: {error}") from error
     original = vars(module).get(patch.attr)
     if original is None:
@@ -203,7 +212,7 @@ def _symbol(patch: LigerPatch, where: str) -> tuple[ModuleType, Any]:
 def _replacement(given: Any, where: str) -> Any:
     """The fit or class that plain data means."""
     if isinstance(given, str):
-        return load(given)
+        return _named(given, where)
     if not isinstance(given, Mapping):
         return given
     options = dict(given)
@@ -212,7 +221,18 @@ def _replacement(given: Any, where: str) -> Any:
     if not inspect.isfunction(make) or make.__module__ != fits.__name__ or str(name).startswith("_"):
         known = ", ".join(n for n, f in vars(fits).items() if inspect.isfunction(f) and not n.startswith("_"))
         raise ValueError(f"{where}: {dict(given)} names no fit; {{'fit': NAME}} with one of {known}")
-    return make(**options)
+    try:
+        return make(**options)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def _named(target: str, where: str) -> Any:
+    """What ``"package.module:name"`` means."""
+    try:
+        return load(target)
+    except (ImportError, PluginError) as error:
+        raise ValueError(f"{where}: {target!r} cannot be loaded: {error}") from error
 
 
 def _check_fit(fit: Fit, original: Any, module: ModuleType, group: str, where: str) -> None:
@@ -230,20 +250,27 @@ def _check_fit(fit: Fit, original: Any, module: ModuleType, group: str, where: s
 
 def _check_class(replacement: Any, original: Any, where: str) -> None:
     """Raise unless a class takes what the original's constructor takes, options by name, and can stand for it."""
+    if replacement is original:
+        raise ValueError(f"{where} is its own replacement")
     methods = [f for f in vars(original).values() if inspect.isfunction(f)]
     if issubclass(replacement, original) and any(original.__name__ in f.__code__.co_names for f in methods):
         raise ValueError(
             f"{where} names itself, as in super({original.__name__}, self), which would then be {replacement.__name__}"
             ", a class derived from it: derive that from torch.nn.Module"
         )
-    every = list(inspect.signature(original.__init__).parameters.values())[1:]
-    parameters = [p for p in every if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    required = [p.name for p in parameters if p.default is p.empty]
-    optional = [p.name for p in parameters if p.default is not p.empty]
+    required, optional = parameters(original.__init__)
+    by_position = [*required, *(p for p in optional if p.kind is not p.KEYWORD_ONLY)]
+    by_name = [p.name for p in optional if p not in by_position]
+    takes = inspect.signature(replacement.__init__)
     try:
-        inspect.signature(replacement.__init__).bind(None, *required, **dict.fromkeys(optional))
+        takes.bind(None, *(p.name for p in required), **{p.name: p.name for p in optional})
+        bound = takes.bind(None, *(p.name for p in by_position), **dict.fromkeys(by_name))
     except TypeError as error:
-        takes = ", ".join([*required, *optional])
+        names = ", ".join(p.name for p in (*required, *optional))
         raise TypeError(
-            f"{where} is built with ({takes}), which {replacement.__name__} does not take: {error}"
+            f"{where} is built with ({names}), which {replacement.__name__} does not take: {error}"
         ) from error
+    options = [p.name for p in optional]
+    moved = [f"{given} as {name}" for name, given in bound.arguments.items() if given in options and given != name]
+    if moved:
+        raise TypeError(f"{where}: {replacement.__name__} takes by position {', '.join(moved)}: keep their order")

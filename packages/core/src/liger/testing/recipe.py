@@ -13,7 +13,7 @@ For the tests of those who write recipes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,8 +128,8 @@ def _train(model: Any, batches: Sequence[Mapping[str, Any]], loss: Loss) -> tupl
 
 def _patched(model: Any) -> dict[str, int]:
     """Op -> modules that are patched with it."""
-    classes = (next(c for c in type(m).__mro__ if "__liger_spec__" in c.__dict__) for _, m in swapped_modules(model))
-    return dict(Counter(c.__liger_spec__.op for c in classes if c.__liger_spec__.op))  # type: ignore[attr-defined]
+    specs: Iterator[Any] = (type(m).__liger_spec__ for _, m in swapped_modules(model))  # type: ignore[attr-defined]
+    return dict(Counter(spec.op for spec in specs if spec.op))
 
 
 def _check_wiring(report: RecipeReport, wiring: Mapping[str, int] | None, ops: Sequence[str]) -> None:
