@@ -59,6 +59,13 @@ def test_the_device_that_is_shown_is_the_one_that_is_tested():
     assert shown and shown[1] in (home / "pyproject.toml").read_text(encoding="utf-8")
 
 
+def test_no_result_names_a_folder_of_one_machine():
+    for file in (ROOT / "benchmarks").rglob("*.json"):
+        assert not re.search(r"/(?:home|root|opt|work|tmp|Users)/|site-packages", file.read_text(encoding="utf-8")), (
+            file
+        )
+
+
 @pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
 def test_no_page_names_a_host_of_packages_or_a_folder_of_one_machine(file):
     found = re.findall(r"https?://\S+|/(?:home|root|opt|work|tmp|Users)/\S*", file.read_text(encoding="utf-8"))

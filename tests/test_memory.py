@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import BertConfig, BertLMHeadModel
 from typer.testing import CliRunner
 
+import liger
 from liger.bench.rows import read
 from liger.cli import build
 from liger.declare import load
@@ -76,7 +78,7 @@ def test_more_tokens_need_more_and_fewer_bits_less() -> None:
 def test_the_command_shows_it_and_refuses_half_a_question() -> None:
     run = CliRunner().invoke
     plan = run(build(), ["plan", "llama", "--batch", "4", "--seq", "2048"])
-    assert plan.exit_code == 0 and "estimate for 4 x 2048 tokens in bfloat16" in plan.stdout
+    assert plan.exit_code == 0 and "estimate for 4 x 2048 tokens of text in bfloat16" in plan.stdout
     asked = run(build(), ["plan", "llama", "--batch", "4", "--seq", "2048", "--json"])
     upstream, patched = json.loads(asked.stdout)["memory"]["peak"]
     assert upstream > patched > 0
@@ -91,3 +93,13 @@ def test_a_model_that_asks_for_data_is_named() -> None:
         estimate(lambda: meta_model(load(find("falcon_h1").mini)()), 1, 8)
     with pytest.raises(ValueError, match="batch is 0"):
         estimate(made, 0, 8)
+
+
+def test_layers_before_the_head_are_not_judged_without_weights() -> None:
+    config = BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, is_decoder=True
+    )
+    (row,) = [r for r in liger.plan(meta_model(config)).rows if r.op == "linear_cross_entropy"]
+    assert row.status == "refused" and "decides" in row.reason
+    (row,) = [r for r in liger.plan(BertLMHeadModel(config)).rows if r.op == "linear_cross_entropy"]
+    assert row.status == "applied"

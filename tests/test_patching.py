@@ -67,6 +67,16 @@ def test_only_and_skip(pair):
     assert reasons["model.norm"] == "left out by only="
 
 
+def test_what_is_left_out_but_patched_already_is_said(pair):
+    model = pair.plain()
+    liger.autopatch(model, only=["rms_norm", "rope"])
+    again = liger.autopatch(model, skip="rope")
+    assert {row.reason for row in again.skipped if row.op == "rope"} == {
+        "left out by skip=, but an earlier call patched it: liger.unpatch(model) first"
+    }
+    assert applied(again)["silu_mul"] == 2
+
+
 @pytest.mark.parametrize("name", ["only", "skip"])
 def test_unknown_names_raise_and_list_the_known(pair, name):
     model = pair.plain()

@@ -16,6 +16,9 @@ NAMES = ("torch", "triton", "transformers", "accelerate", "peft", "pytest", "lig
 TIMED_OUT = (124, 137)
 NOTHING = 5
 LEFT_OUT = "left out"
+FOLDERS = re.compile(
+    rf"{re.escape(str(Path(__file__).resolve().parent.parent))}/|/[\w./-]*/site-packages/"
+)  # of one machine
 STATUS: dict[int | str, str] = {  # of pytest
     LEFT_OUT: LEFT_OUT,
     "": "died",
@@ -41,7 +44,8 @@ def counts(xml: Path) -> dict[str, Any]:
     for case in root.iter("testcase"):
         bad = case.find("failure") if case.find("failure") is not None else case.find("error")
         if bad is not None:
-            out["failures"].append({"test": f"{case.get('name')}", "message": bad.get("message", "")[:300]})
+            message = FOLDERS.sub("", bad.get("message", ""))[:300]
+            out["failures"].append({"test": f"{case.get('name')}", "message": message})
     return out
 
 

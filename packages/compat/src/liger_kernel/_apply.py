@@ -156,9 +156,10 @@ def known_flags(model_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := sorted(set(given) - set(FLAGS)):
         raise TypeError(f"unknown flags {', '.join(unknown)}; known: {', '.join(FLAGS)}")
     has = signature(TEXT_TYPES.get(model_type, model_type)).parameters
+    flags = ", ".join(name for name in has if name != "model")
     for flag in given:
         if flag not in has:
-            _said.once(f"{flag}={given[flag]!r} does nothing for model type {model_type!r}: it has {', '.join(has)}")
+            _said.once(f"{flag}={given[flag]!r} does nothing for model type {model_type!r}: it has {flags}")
     return {flag: value for flag, value in given.items() if flag in has}
 
 

@@ -227,7 +227,8 @@ def _outside(candidate: Candidate, choices: Choices, reg: Registry) -> str | Non
     """Why a module is left alone for a reason outside it."""
     path, module, fit, *_ = candidate
     if reason := choices.excluded(fit.op, candidate.names):
-        return reason
+        patched = is_swapped(type(module)) and PENDING not in module.__dict__
+        return f"{reason}, but an earlier call patched it: liger.unpatch(model) first" if patched else reason
     if fit.op not in reg.ops:
         return f"op {fit.op!r} is not installed; {reg.hint(fit.op)}"
     if is_swapped(type(module)) and PENDING not in module.__dict__:

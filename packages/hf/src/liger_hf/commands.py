@@ -28,6 +28,8 @@ def plan(
 
     if (batch is None) != (seq is None):
         raise ValueError("an estimate needs both --batch and --seq")
+    if batch is not None and seq is not None and min(batch, seq) < 1:
+        raise ValueError(f"--batch is {batch} and --seq is {seq}, expected 1 or more of each")
     report = liger.plan(model_of(target))
     if not as_json:
         typer.echo(report)

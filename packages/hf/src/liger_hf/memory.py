@@ -63,10 +63,12 @@ class Estimate:
         return {**asdict(self), "saved": self.saved}
 
     def __str__(self) -> str:
-        head = f"estimate for {self.batch} x {self.seq} tokens in {self.dtype}, MiB beside the optimizer's"
-        whole = f"parameters {self.parameters / MIB:,.0f}, gradients {self.gradients / MIB:,.0f}"
+        head = f"estimate for {self.batch} x {self.seq} tokens of text in {self.dtype} with a GPU's kernels, MiB"
+        whole = (
+            f"parameters {self.parameters / MIB:,.0f}, of the peak gradients {self.gradients / MIB:,.0f}, no optimizer"
+        )
         lines = [f"{head}; {whole}", f"{'':<44}{'unpatched':>12}{'patched':>12}{'saved':>12}"]
-        rows = {"kept by the forward for the backward": self.kept, "peak of a step above the parameters": self.peak}
+        rows = {"kept by the forward for the backward": self.kept, "peak above parameters, with gradients": self.peak}
         for what, (upstream, patched) in rows.items():
             numbers = (upstream, patched, upstream - patched)
             share = 1 - patched / upstream

@@ -207,6 +207,9 @@ def _run(model: Any, hidden: Tensor, head: Any, labels: Tensor) -> _Reached:
     except PatchRefused:
         raise
     except Exception as error:
+        if any(p.is_meta for p in model.parameters()) and "meta" in str(error):
+            needs = "cannot be tried without weights: liger.plan(model) of a model that has them decides"
+            raise PatchRefused(f"layers between its backbone and its head {needs}") from error
         raise PatchRefused(f"a probe of its forward failed with {type(error).__name__}: {error}") from error
     raise PatchRefused("its forward does not call self.loss_function")
 
