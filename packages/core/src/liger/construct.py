@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from liger.candidates import unknown_reason
 from liger.declare import ModelPatch
-from liger.errors import AlreadyPatched, PatchRefused, UnpatchConflict, WrongOrder
-from liger.patch import MISSING, PENDING
+from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
+from liger.patch import PENDING, replace_attributes
 from liger.planner import Choices
 from liger.registry import registry
 from liger.report import Report, Row, log
@@ -27,9 +27,8 @@ PENDING_SPEC = Spec(fit="pending", op="", adapter="liger.construct:pending")
 class Mark(NamedTuple):
     """A class whose constructor is wrapped."""
 
-    original: Any  # MISSING where the class inherited its constructor
-    installed: Callable[..., None]
     choices: Choices
+    undo: Callable[[], None]
 
 
 _marks: dict[type, Mark] = {}
@@ -68,14 +67,8 @@ def unmark(target: Any) -> None:
     cls: Any = _resolve(target)[0]
     if cls is None or cls not in _marks:
         return
-    found = cls.__dict__.get("__init__")
-    if found is not _marks[cls].installed:
-        raise UnpatchConflict(f"{cls.__name__}.__init__: expected Liger's wrapper, found {found!r}; nothing was undone")
-    original = _marks.pop(cls).original
-    if original is MISSING:
-        del cls.__init__
-    else:
-        cls.__init__ = original
+    _marks[cls].undo()
+    del _marks[cls]
 
 
 def pending(original: type, op: None) -> dict[str, Any]:
@@ -113,8 +106,7 @@ def _install(cls: Any, choices: Choices) -> None:
             self.__dict__[PENDING] = choices
             self.__class__ = swapped_class(cls, PENDING_SPEC)
 
-    _marks[cls] = Mark(cls.__dict__.get("__init__", MISSING), __init__, choices)
-    cls.__init__ = __init__
+    _marks[cls] = Mark(choices, replace_attributes(cls, {"__init__": __init__}, cls.__name__, "Liger's wrapper"))
 
 
 def _plan(target: Any, choices: Choices) -> tuple[Report, type | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from liger.errors import UnpatchConflict
@@ -81,11 +81,11 @@ def _swap(action: Action) -> Entry:
     entry = Entry(action.path, module, installed, action.attributes, old_forward, forward)
     module.__class__ = installed
     module.__dict__.update(action.attributes)
-    forward = types.MethodType(installed.forward, module)  # type: ignore[attr-defined]
+    ours = types.MethodType(installed.forward, module)  # type: ignore[attr-defined]
     if old_forward is not None:  # accelerate calls this one; a class swap beneath it would never be reached
-        module.__dict__["_old_forward"] = forward
+        module.__dict__["_old_forward"] = ours
     if (cell := tensor_parallel(module)) is not None:  # and the plans of transformers this one
-        cell.cell_contents = forward
+        cell.cell_contents = ours
     return entry
 
 
@@ -242,6 +242,30 @@ def tensor_parallel(module: Module) -> types.CellType | None:
         return None
     cells = getattr(held, "__closure__", None) or ()
     return next((cell for cell in cells if getattr(cell.cell_contents, "__self__", None) is module), None)
+
+
+def replace_attributes(holder: Any, values: Mapping[str, Any], where: str, what: str) -> Callable[[], None]:
+    """Set attributes of a class or a module; returns what puts them back, all or none.
+
+    Args:
+        where, what: the holder, and what is put there, in the message of the UnpatchConflict that the returned function
+            raises where an attribute holds something else by then.
+    """
+    before = {name: vars(holder).get(name, MISSING) for name in values}
+    for name, value in values.items():
+        setattr(holder, name, value)
+
+    def undo() -> None:
+        for name, value in values.items():
+            if (found := vars(holder).get(name, MISSING)) is not value:
+                raise UnpatchConflict(f"{where}.{name}: expected {what}, found {found!r}; nothing was undone")
+        for name, original in before.items():
+            if original is MISSING:
+                delattr(holder, name)
+            else:
+                setattr(holder, name, original)
+
+    return undo
 
 
 def owner_of(function: Any) -> str:

@@ -15,8 +15,7 @@ from typing import Any
 import liger
 from liger import Report
 from liger.construct import resolve
-from liger.errors import UnpatchConflict
-from liger.patch import MISSING, PENDING
+from liger.patch import PENDING, replace_attributes
 
 METHODS = ("from_pretrained", "_from_config")
 
@@ -90,22 +89,8 @@ def patch_when_loaded(cls: Any, patched: Callable[[Any, Report], object]) -> Cal
         cls: the class.
         patched: called with each patched model and its report.
     """
-    before = {name: cls.__dict__.get(name, MISSING) for name in METHODS}
-    installed = {name: classmethod(_patching(getattr(cls, name).__func__, patched)) for name in METHODS}
-    for name, method in installed.items():
-        setattr(cls, name, method)
-
-    def revert() -> None:
-        for name, method in installed.items():
-            if (found := cls.__dict__.get(name)) is not method:
-                raise UnpatchConflict(f"{cls.__name__}.{name}: expected Liger's wrapper, found {found!r}")
-        for name, original in before.items():
-            if original is MISSING:
-                delattr(cls, name)
-            else:
-                setattr(cls, name, original)
-
-    return revert
+    methods = {name: classmethod(_patching(getattr(cls, name).__func__, patched)) for name in METHODS}
+    return replace_attributes(cls, methods, cls.__name__, "Liger's wrapper")
 
 
 def _patching(original: Callable[..., Any], patched: Callable[[Any, Report], object]) -> Callable[..., Any]:

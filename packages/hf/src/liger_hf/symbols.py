@@ -15,8 +15,8 @@ from torch import nn
 
 from liger import Fit
 from liger.declare import load
-from liger.errors import AlreadyPatched, PatchRefused, PluginError, UnpatchConflict
-from liger.patch import MISSING, Action, apply
+from liger.errors import AlreadyPatched, PatchRefused, PluginError
+from liger.patch import Action, apply, replace_attributes
 from liger.planner import Choices, parts_of, usual_defaults
 from liger.registry import registry
 from liger_hf import fits
@@ -63,11 +63,16 @@ class Symbol:
     config: Any
 
     @property
-    def name(self) -> str:
-        """What is changed: a constructor, whatever the module calls its class, or a name in a module."""
+    def place(self) -> tuple[Any, str, str]:
+        """What holds what is changed, the holder's name, and the attribute: a constructor, or a name in a module."""
         if self.fit:
-            return f"{self.original.__module__}.{self.original.__qualname__}.__init__"
-        return f"{self.module.__name__}.{self.attr}"
+            return self.original, f"{self.original.__module__}.{self.original.__qualname__}", "__init__"
+        return self.module, self.module.__name__, self.attr
+
+    @property
+    def name(self) -> str:
+        """What is changed, in a word."""
+        return ".".join(self.place[1:])
 
     def check(self, unchecked: list[str]) -> None:
         """Compare the replacement with the original; a fit that no instance can be built for waits for the first.
@@ -99,10 +104,9 @@ class Symbol:
         """
         if self.name in _installed:
             raise AlreadyPatched(f"{self.name} is already patched by a kit; revert that one first")
-        if self.fit is not None:
-            undo = _replace(self.original, "__init__", _fitting(self.original, self.fit), self.name)
-        else:
-            undo = _replace(self.module, self.attr, self.cls, self.name)
+        holder, where, attribute = self.place
+        value = self.cls if self.fit is None else _fitting(self.original, self.fit)
+        undo = replace_attributes(holder, {attribute: value}, where, "what the kit put there")
         _installed.add(self.name)
 
         def revert() -> None:
@@ -113,21 +117,6 @@ class Symbol:
 
 
 _installed: set[str] = set()
-
-
-def _replace(holder: Any, attribute: str, value: Any, name: str) -> Callable[[], None]:
-    before = vars(holder).get(attribute, MISSING)
-    setattr(holder, attribute, value)
-
-    def undo() -> None:
-        if (found := vars(holder).get(attribute, MISSING)) is not value:
-            raise UnpatchConflict(f"{name}: expected what the kit put there, found {found!r}; it was not put back")
-        if before is MISSING:
-            delattr(holder, attribute)
-        else:
-            setattr(holder, attribute, before)
-
-    return undo
 
 
 def _fitting(cls: Any, fit: Fit) -> Callable[..., None]:
