@@ -11,9 +11,11 @@ import itertools
 import os
 
 import pytest
+import torch
 
 from liger.errors import ContractViolation
 from liger.registry import registry
+from liger.testing import convergence
 from liger.testing.convergence import CHECKS, MODES, check_kernels
 from liger.testing.kernels import part
 from liger.testing.models import Pair, find, skip_drift
@@ -64,3 +66,17 @@ def test_training_with_interpreted_kernels(device):
 def test_a_kernel_that_is_not_called_is_an_error(device):
     with pytest.raises(ContractViolation, match=r"not called: \[\('layer_norm', 'reference'\)\]"):
         check_kernels(Pair(find(plain_types()[0]), device), {"layer_norm": "reference"}, steps=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_rounded_otherwise_are_within_a_unit_in_the_last_place(dtype, device):
+    pair = Pair(find(plain_types()[0]), device)
+    wide, one, two = pair.plain(), pair.plain(dtype), pair.plain(dtype)
+    convergence._round_otherwise(one, wide, 1)
+    convergence._round_otherwise(two, wide, 2)
+    moved = [(a != w.to(dtype)).any() for a, w in zip(one.parameters(), wide.parameters(), strict=True)]
+    assert sum(moved) > len(moved) / 2
+    for a, b, w in zip(one.parameters(), two.parameters(), wide.parameters(), strict=True):
+        for found in (a, b):
+            assert ((found.double() - w.double()).abs() <= torch.finfo(dtype).eps * w.double().abs()).all()
+    assert any((a != b).any() for a, b in zip(one.parameters(), two.parameters(), strict=True))

@@ -27,6 +27,16 @@ def suite(work: Path, name: str, code: int | str, passed: int = 0, failed: int =
     (work / f"{name}.xml").write_text(f"<testsuites><testsuite {numbers}>{bad}</testsuite></testsuites>")
 
 
+def test_messages_name_no_folder_of_the_machine(tmp_path):
+    suite(tmp_path, "norm", 1, failed=1)
+    seen = f'File "{ROOT}/tests/a.py", File "/opt/env/lib/python3/site-packages/b.py", v/site-packages/c.py'
+    xml = tmp_path / "norm.xml"
+    xml.write_text(xml.read_text().replace("off by 1", seen.replace('"', "&quot;")))
+    assert report(tmp_path)[0] == 1
+    (failure,) = json.loads((tmp_path / "out" / "gpu.json").read_text())["suites"]["norm"]["failures"]
+    assert failure["message"] == 'File "tests/a.py", File "b.py", c.py'
+
+
 def report(tmp_path: Path, bench: int | str = 0) -> tuple[int, dict[str, str]]:
     """Exit status, and status by suite."""
     out = tmp_path / "out"

@@ -80,8 +80,14 @@ def test_the_command_shows_it_and_refuses_half_a_question() -> None:
     plan = run(build(), ["plan", "llama", "--batch", "4", "--seq", "2048"])
     assert plan.exit_code == 0 and "estimate for 4 x 2048 tokens of text in bfloat16" in plan.stdout
     asked = run(build(), ["plan", "llama", "--batch", "4", "--seq", "2048", "--json"])
-    upstream, patched = json.loads(asked.stdout)["memory"]["peak"]
+    memory = json.loads(asked.stdout)["memory"]
+    upstream, patched = memory["peak"]
     assert upstream > patched > 0
+    wide = run(build(), ["plan", "llama", "--batch", "4", "--seq", "2048", "--dtype", "float32", "--json"])
+    assert json.loads(wide.stdout)["memory"]["parameters"] == 2 * memory["parameters"]
+    for batch, seq, wrong in (("0", "9", "--batch"), ("9", "0", "--seq")):
+        refused = run(build(), ["plan", "llama", "--batch", batch, "--seq", seq])
+        assert refused.exit_code == 2 and wrong in refused.output
     assert "both --batch and --seq" in str(run(build(), ["plan", "llama", "--batch", "1"]).exception)
     assert "expected bfloat16" in str(
         run(build(), ["plan", "llama", "--batch", "1", "--seq", "9", "--dtype", "int8"]).exception

@@ -16,9 +16,8 @@ NAMES = ("torch", "triton", "transformers", "accelerate", "peft", "pytest", "lig
 TIMED_OUT = (124, 137)
 NOTHING = 5
 LEFT_OUT = "left out"
-FOLDERS = re.compile(
-    rf"{re.escape(str(Path(__file__).resolve().parent.parent))}/|/[\w./-]*/site-packages/"
-)  # of one machine
+ROOT = re.escape(str(Path(__file__).resolve().parent.parent))
+FOLDERS = re.compile(rf"{ROOT}/|[\w./-]*site-packages/")  # of one machine; messages may begin in the middle of one
 STATUS: dict[int | str, str] = {  # of pytest
     LEFT_OUT: LEFT_OUT,
     "": "died",

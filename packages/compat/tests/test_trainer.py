@@ -101,14 +101,19 @@ def accuracy(predicted):
     return {"accuracy": float((logits.argmax(-1)[:, :-1] == labels[:, 1:])[kept].float().mean())}
 
 
+def evaluated(model, folder, metrics, use, evaluate=Trainer.evaluate):
+    """What an evaluation after a step gives, and the ops that it calls."""
+    run = trainer(model, folder, metrics, use_liger_kernel=use, max_steps=1)
+    run.train()
+    with count_ops() as calls:
+        return evaluate(run), calls
+
+
 @pytest.mark.parametrize("metrics", [None, accuracy], ids=["loss alone", "metrics"])
 def test_evaluation(pair, tmp_path, metrics):
     results = []
     for use in (True, False):
-        run = trainer(pair.plain(), tmp_path, metrics, use_liger_kernel=use, max_steps=1)
-        run.train()
-        with count_ops() as calls:
-            found = run.evaluate()
+        found, calls = evaluated(pair.plain(), tmp_path, metrics, use)
         results.append(torch.tensor([found["eval_loss"], found.get("eval_accuracy", 0.0)], dtype=torch.float64))
         # 3 batches: the Trainer asks for skip_logits where nobody wants the logits, and gets them where someone does
         fused = sum(number for (op, _), number in calls.items() if op == "linear_cross_entropy")
@@ -120,12 +125,12 @@ def test_evaluation(pair, tmp_path, metrics):
 @pytest.mark.parametrize("pair", ["llama"], indirect=True)
 @pytest.mark.parametrize("alone", [True, False])
 def test_prediction_loss_only(pair, tmp_path, alone):
+    def evaluate(run):
+        return run.evaluation_loop(run.get_eval_dataloader(), "evaluation", prediction_loss_only=alone)
+
     outputs = []
     for use in (True, False):
-        run = trainer(pair.plain(), tmp_path, accuracy, use_liger_kernel=use, max_steps=1)
-        run.train()
-        with count_ops() as calls:
-            out = run.evaluation_loop(run.get_eval_dataloader(), "evaluation", prediction_loss_only=alone)
+        out, calls = evaluated(pair.plain(), tmp_path, accuracy, use, evaluate)
         outputs.append(torch.tensor(out.metrics["eval_loss"], dtype=torch.float64))
         assert (out.predictions is None) == alone
         assert (("linear_cross_entropy", "torch") in calls) == (use and alone)

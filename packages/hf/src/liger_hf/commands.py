@@ -13,23 +13,27 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 Target = Annotated[str, typer.Argument(help="A model directory, a hub id, a model_type or a class of transformers.")]
+DTYPES = ("bfloat16", "float16", "float32")
+"""Of an estimate."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def plan(
     target: Target,
     as_json: Json = False,
-    batch: Annotated[int | None, typer.Option(help="Estimate a training step's memory with this many rows.")] = None,
-    seq: Annotated[int | None, typer.Option(help="And this many tokens in each.")] = None,
-    dtype: Annotated[str, typer.Option(help="dtype of the estimate: bfloat16, float16 or float32.")] = "bfloat16",
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Estimate a training step's memory with this many rows.")
+    ] = None,
+    seq: Annotated[int | None, typer.Option(min=1, help="And this many tokens in each.")] = None,
+    dtype: Annotated[str, typer.Option(help=f"dtype of the estimate: {', '.join(DTYPES)}.")] = DTYPES[0],
 ) -> None:
     """Show what would be patched in a language model, from its config alone: no weights are read or made."""
     import liger
 
     if (batch is None) != (seq is None):
         raise ValueError("an estimate needs both --batch and --seq")
-    if batch is not None and seq is not None and min(batch, seq) < 1:
-        raise ValueError(f"--batch is {batch} and --seq is {seq}, expected 1 or more of each")
+    if dtype not in DTYPES:
+        raise ValueError(f"--dtype is {dtype!r}, expected {', '.join(DTYPES)}")
     report = liger.plan(model_of(target))
     if not as_json:
         typer.echo(report)
@@ -45,10 +49,7 @@ def _estimate(target: str, batch: int, seq: int, dtype: str) -> Any:
 
     from liger_hf.memory import estimate
 
-    dtypes = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-    if dtype not in dtypes:
-        raise ValueError(f"--dtype is {dtype!r}, expected {', '.join(dtypes)}")
-    return estimate(lambda: model_of(target), batch, seq, dtypes[dtype])
+    return estimate(lambda: model_of(target), batch, seq, getattr(torch, dtype))
 
 
 def analyze(

@@ -165,8 +165,7 @@ def estimate(make: Callable[[], Any], batch: int, seq: int, dtype: torch.dtype =
     for patched in (False, True):
         model = make().to(dtype).train()
         if patched:
-            ops = {row.op for row in liger.plan(model).applied}
-            liger.autopatch(model, prefer={op: _kernel(op, dtype) for op in ops})
+            liger.autopatch(model, prefer={op: _kernel(op, dtype) for op in registry().ops})
         try:
             with _attention_without_scores(model):
                 sides.append(_step(model, batch, seq))
@@ -196,5 +195,4 @@ def _step(model: Any, batch: int, seq: int) -> tuple[int, int]:
 def _kernel(op: str, dtype: torch.dtype) -> str:
     """The name of the kernel that serves an op on a GPU."""
     call = Call(op=op, dtypes=(str(dtype).removeprefix("torch."),), **GPU)  # type: ignore[arg-type]
-    kernels = sorted(registry().kernels(op), key=lambda kernel: -kernel.rank)
-    return next(kernel.name for kernel in kernels if not kernel.needs.static_reasons(call))
+    return next(kernel.name for kernel in registry().kernels(op) if not kernel.needs.static_reasons(call))
