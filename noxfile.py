@@ -57,7 +57,7 @@ ENV = {
     "TRITON_DEFAULT_FP_FUSION": "1",  # triton is changing its default; numbers must not change with it
 }
 PLAIN = not sys.argv[1:]  # `nox` and no more: a part of the checks, the next part at the next commit
-PARTS, MODEL_PARTS = 8, 32  # of kernels, and of models, of which there are more and each compiles for half a minute
+PARTS, MODEL_PARTS = 16, 48  # of kernels, and of models, of which there are more and each compiles for half a minute
 PROCESSES = ("-n", str(min(2, os.cpu_count() or 1)), "--dist", "loadgroup")  # of pytest
 TRITON = sys.platform == "linux"  # nowhere else are there wheels of it; the packages declare it with the same condition
 NO_TRITON = f"there is no triton for {sys.platform}"
@@ -178,7 +178,7 @@ def rules(session: nox.Session) -> None:
             *("--output-file", str(Path(session.create_tmp()) / f"{platform}.txt"), *files, "constraints.txt"),
             env=plain,
         )
-    pytest(session, "tests/test_house_rules.py")
+    pytest(session, *PROCESSES, "tests/test_house_rules.py")
 
 
 def in_isolation(session: nox.Session, *tested: Package, parts: int = PARTS) -> None:
@@ -252,7 +252,7 @@ def convergence(session: nox.Session, transformers: str) -> None:
 def third_party(session: nox.Session) -> None:
     """Packages of others, and what `new` makes: built as wheels, installed, found and used."""
     install_everything(session, "hatchling", "build", "ruff")
-    pytest(session, "tests/downstream", "tests/test_scaffold.py")
+    pytest(session, *PROCESSES, "tests/downstream", "tests/test_scaffold.py")
 
 
 NOWHERE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
@@ -271,7 +271,7 @@ def docs(session: nox.Session) -> None:
 def readme(session: nox.Session) -> None:
     """Every block of README.md and of the documentation is run, or is marked as needing hardware."""
     install_everything(session)
-    pytest(session, "tests/test_readme.py")
+    pytest(session, *PROCESSES, "tests/test_readme.py")
 
 
 @nox.session(tags=["full"], requires=["wheels"])

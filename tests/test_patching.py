@@ -618,6 +618,21 @@ def test_options_that_the_fit_reads_from_the_model_are_refused(pair):
             liger.autopatch(pair.plain(), options={op: {name: 1}})
 
 
+@pytest.mark.parametrize(
+    "values, error, message",
+    [
+        ({"workspace_mb": "64"}, TypeError, "workspace_mb must be None or a number, got str"),
+        ({"label_smoothing": 3.0}, ValueError, "label_smoothing is 3.0, expected a number in"),
+    ],
+)
+def test_a_value_that_the_op_refuses_is_refused_before_anything_is_patched(pair, values, error, message):
+    model = pair.plain()
+    for act in (liger.autopatch, liger.plan):
+        with pytest.raises(error, match=message):
+            act(model, options={"linear_cross_entropy": values})
+    assert not liger.is_patched(model)
+
+
 def test_paths_of_modules_around_and_of_the_head(pair):
     assert "linear_cross_entropy" not in applied(liger.plan(pair.plain(), skip="lm_head"))
     assert applied(liger.plan(pair.plain(), only="lm_head")) == {"linear_cross_entropy": 1}

@@ -25,6 +25,7 @@ from liger.plugins import describe
 from liger.registry import Registry, registry
 from liger.report import IDLE, Report, Row, Status
 from liger.swap import Part, Spec, is_swapped, match_signature, original_class, overridden
+from liger.testing.cases import typical
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -303,7 +304,7 @@ def _check_patterns(choices: Choices, candidates: list[Candidate], reg: Registry
 
 
 def _check_options(choices: Choices, candidates: list[Candidate]) -> None:
-    """Raise TypeError for an option that a fit reads from the model: it would be accepted and ignored."""
+    """Raise for an option that a fit reads from the model, which would be ignored, and for a value that its op refuses."""
     for fit in {c.fit.id: c.fit for c in candidates}.values():
         for name in choices.options.get(fit.op, {}):
             if name in fit.sets:
@@ -311,6 +312,10 @@ def _check_options(choices: Choices, candidates: list[Candidate]) -> None:
                     f"options[{fit.op!r}]: {name!r} is read from the model by the fit {fit.id!r} and cannot be chosen; "
                     f"change the model, or call liger.ops.{fit.op}"
                 )
+    for op in {c.fit.op for c in candidates if choices.options.get(c.fit.op) and registry().op(c.fit.op).inputs}:
+        case = typical(registry().kernels(op)[-1]).replace(options=choices.options[op])
+        tensors, options = case.make()
+        case.public()(*tensors, **options)  # the op is the judge of its values; the model's first forward is too late
 
 
 def _matches(pattern: str, op: str, names: Sequence[str]) -> bool:
