@@ -283,7 +283,7 @@ def triton(session: nox.Session, version: str) -> None:
     install_everything(session)
     numpy = ["numpy<2.4"] if version == "3.6.0" else []  # whose interpreter takes arrays of one element for numbers
     session.install(*LINKS, "--no-deps", f"triton=={version}", *numpy)
-    pytest(session, *kernel_tests(), "packages/core/tests/test_testing.py")
+    pytest(session, *PROCESSES, *kernel_tests(), "packages/core/tests/test_testing.py")
 
 
 @nox.session(tags=["full"], requires=["wheels"], python="3.11" if shutil.which("python3.11") else None)
@@ -293,9 +293,9 @@ def oldest(session: nox.Session) -> None:
     pins = [package.pin for package in PACKAGES.values()]
     fresh = [argument for dist in PACKAGES for argument in ("--reinstall-package", dist)]
     floors = ["--resolution", "lowest-direct", *external(PACKAGES.values())]
-    session.install(*LINKS, *fresh, *pins, testing(), *floors)
+    session.install(*LINKS, *fresh, *pins, testing(), "pytest-xdist", *floors)
     models = [str(p.tests) for p in PACKAGES.values() if p.tests and p.label.startswith(("hf", "models"))]
-    pytest(session, "-rs", *kernel_tests(), *models, LIGER_DRIFT="1")
+    pytest(session, *PROCESSES, "-rs", *kernel_tests(), *models, LIGER_DRIFT="1")
 
 
 @nox.session(tags=["full"], requires=["wheels"])

@@ -81,8 +81,9 @@ def test_the_command_shows_it_and_refuses_half_a_question() -> None:
     assert plan.exit_code == 0 and "estimate for 4 x 2048 tokens of text in bfloat16" in plan.stdout
     asked = run(build(), ["plan", "llama", "--batch", "4", "--seq", "2048", "--json"])
     memory = json.loads(asked.stdout)["memory"]
-    upstream, patched = memory["peak"]
-    assert upstream > patched > 0
+    for pair in (memory["kept"], memory["peak"]):
+        assert pair["unpatched"] > pair["patched"] > 0
+    assert memory["saved"] == memory["peak"]["unpatched"] - memory["peak"]["patched"]
     wide = run(build(), ["plan", "llama", "--batch", "4", "--seq", "2048", "--dtype", "float32", "--json"])
     assert json.loads(wide.stdout)["memory"]["parameters"] == 2 * memory["parameters"]
     for batch, seq, wrong in (("0", "9", "--batch"), ("9", "0", "--seq")):

@@ -84,9 +84,10 @@ def test_model_plugin(wheels, site):
     install(wheels["acme-cwm"], site)
     code = """
 import liger
-from liger.testing import check_model
+from liger.testing import model_checks
 from liger.testing.models import Pair, find
-check_model("cwm")
+for check in model_checks("cwm"):
+    check.values[0]("cpu")
 report = liger.plan(Pair(find("cwm"), "cpu").plain())
 print(report.to_dict()["rows"][0]["owner"], len(report.applied), len(report.skipped))
 """

@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 import planted as plugin  # noqa: E402
 
+from liger.declare import ModelPatch  # noqa: E402
 from liger.errors import ContractViolation, PluginError  # noqa: E402
 from liger.registry import registry  # noqa: E402
 from liger.testing import (  # noqa: E402
@@ -351,3 +352,18 @@ def test_parts_of_the_checks_are_disjoint_and_together_all(monkeypatch: pytest.M
         monkeypatch.setenv("LIGER_TEST_PART", wrong)
         with pytest.raises(ValueError, match="LIGER_TEST_PART is .*, expected I/N"):
             in_part("x")
+
+
+def test_all_checks_of_a_model_run_and_each_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from liger.testing import models
+
+    def fails(device: str) -> None:
+        raise ValueError(f"wrong on {device}")
+
+    ran: list[str] = []
+    patch = ModelPatch(model_type="made_up", module="nowhere", fits={}, head=None, mini="nowhere:mini")
+    found = [models.Check("bad", fails), models.Check("good", ran.append), models.Check("worse", fails)]
+    monkeypatch.setattr(models, "_checks", lambda patch: found)
+    with pytest.raises(ContractViolation, match="^bad: ValueError: wrong on cpu\nworse: ValueError: wrong on cpu$"):
+        models.check_model(patch)
+    assert ran == ["cpu"]

@@ -304,7 +304,7 @@ def _check_patterns(choices: Choices, candidates: list[Candidate], reg: Registry
 
 
 def _check_options(choices: Choices, candidates: list[Candidate]) -> None:
-    """Raise for an option that a fit reads from the model, which would be ignored, and for a value that its op refuses."""
+    """Raise for an option that a fit reads from the model, as it would be ignored, and for a value its op refuses."""
     for fit in {c.fit.id: c.fit for c in candidates}.values():
         for name in choices.options.get(fit.op, {}):
             if name in fit.sets:

@@ -67,6 +67,13 @@ TIERS: Mapping[Tier, Mapping[str, object]] = {
 }  # fmt: skip
 LIMIT = '        max_size={"H": 8192},  # a program holds whole rows; twice as wide spills (tools/compile_gate.py)\n'
 REDUCTION = '    reduction="H",\n'
+RUFF = """
+[tool.ruff]
+line-length = 120
+
+[tool.ruff.lint.isort]
+known-first-party = ["liger*"]
+"""  # how the templates are formatted, where no repository of ours around the package says so
 
 
 @dataclass(frozen=True)
@@ -219,6 +226,8 @@ def _start(place: Place, kind: str, blanks: Mapping[str, object]) -> dict[Path, 
     made[place.code / "py.typed"] = ""
     if place.inside:
         made[place.folder / "LICENSE"] = (place.root / "LICENSE").read_text(encoding="utf-8")
+    else:
+        made[place.folder / "pyproject.toml"] += RUFF
     return made
 
 

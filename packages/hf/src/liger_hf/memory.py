@@ -60,7 +60,9 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        return {**asdict(self), "saved": self.saved}
+        pairs = {"kept": self.kept, "peak": self.peak}
+        named = {name: dict(zip(("unpatched", "patched"), pair, strict=True)) for name, pair in pairs.items()}
+        return {**asdict(self), **named, "saved": self.saved}
 
     def __str__(self) -> str:
         head = f"estimate for {self.batch} x {self.seq} tokens of text in {self.dtype} with a GPU's kernels, MiB"
