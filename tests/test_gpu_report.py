@@ -95,6 +95,13 @@ def test_only_some_tests_of_the_kernels(tmp_path):
     assert not (tmp_path / "bench.log").exists()
 
 
+def test_an_unknown_group_of_tests_is_named(tmp_path):
+    env = {**os.environ, "LIGER_GROUPS": "modles", "PYTHON": sys.executable}
+    command = ["bash", str(ROOT / "tools" / "gpu.sh"), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "LIGER_GROUPS has modles, expected some of: kernels models" in done.stderr
+
+
 def test_what_would_hide_a_peer_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import gpu_metadata
 
@@ -102,3 +109,6 @@ def test_what_would_hide_a_peer_is_left_out(tmp_path: Path, capsys: pytest.Captu
     written, on_path = {info.name.split("-")[0] for info in tmp_path.iterdir()}, capsys.readouterr().out
     assert "liger_core" in written and "packages/core/src" in on_path
     assert "liger_compat" not in written and "packages/compat" not in on_path
+    gpu_metadata.main(tmp_path / "compat", "liger-compat")
+    assert [info.name.split("-")[0] for info in (tmp_path / "compat").iterdir()] == ["liger_compat"]
+    assert capsys.readouterr().out.strip() == f"{tmp_path / 'compat'}:{ROOT / 'packages/compat/src'}"

@@ -3,13 +3,14 @@
 #
 #   tools/gpu.sh OUT [WHEELS]     WHEELS: a folder of wheels of what the machine lacks (pytest, hypothesis, pluggy, ...)
 #   LIGER_ONLY=second_device tools/gpu.sh OUT [WHEELS]      of the kernels' tests those that `pytest -k` selects, no more
+#   LIGER_GROUPS="models convergence" tools/gpu.sh OUT [WHEELS]      of all tests these: kernels models convergence ecosystem
 #
 # OUT gets tests.log, bench.log, bench/ (what `liger bench` writes) and gpu.json (commit, versions, device, counts), and the
 # exit status is 1 if a test failed, a suite ran none, died or ran out of time, or the benchmarks failed. All of it takes at
 # most LIGER_TEST_SECONDS (300) + LIGER_BIG_SECONDS (120, tests that need most of the GPU's memory, by themselves) +
 # LIGER_BENCH_SECONDS (600) and a minute; 0 leaves tests or benchmarks out. LIGER_SHA names the commit where git cannot.
 set -u
-[ $# -ge 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 wheels=${2:+$(cd "$2" && pwd)}
@@ -38,6 +39,9 @@ export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} PYTHONUNBUFFERED=1
 export LIGER_SHA=${LIGER_SHA:-$(git rev-parse HEAD 2>/dev/null)}
 unset TRITON_INTERPRET
 
+workers=()
+! "$python" -c "import xdist" 2>/dev/null || workers=(-n 3)
+
 suite() { # NAME, then arguments of pytest
     local name=$1
     shift
@@ -47,34 +51,56 @@ suite() { # NAME, then arguments of pytest
 }
 
 kernels() { # EXPRESSION that chooses tests
-    local workers=()
-    ! "$python" -c "import xdist" 2>/dev/null || workers=(-n 3)
     for folder in packages/kernels-*/tests; do
         suite "$(basename "$(dirname "$folder")")" "$folder" -k "$1" "${workers[@]}" &
     done
 }
 
-everything() {
-    kernels "not big"
-    for folder in packages/models/*/tests; do # apart, as compilation takes longest
+models() { # what compiles apart, as it takes longest
+    local name
+    for folder in packages/models/*/tests; do
         name=models-$(basename "$(dirname "$folder")")
         suite "$name" "$folder" -k "not compile" &
         suite "$name-compile" "$folder" -k compile &
     done
-    suite convergence-fp32 tests/test_convergence.py -k fp32 &
-    suite convergence tests/test_convergence.py -k "not fp32" &
+}
+
+convergence() { # of other versions of transformers than the pinned one, what upstream changed is skipped and named
+    LIGER_DRIFT=1 suite convergence-fp32 tests/test_convergence.py -k fp32 "${workers[@]}" &
+    LIGER_DRIFT=1 suite convergence tests/test_convergence.py -k "not fp32" "${workers[@]}" &
+}
+
+ecosystem() {
+    local compat
+    suite compile tests/test_compile.py &
+    suite memory tests/test_memory.py &
+    compat=$("$python" tools/gpu_metadata.py "$work/meta-compat" liger-compat) # not beside the others: it hides a peer
+    PYTHONPATH=$compat:$PYTHONPATH suite compat packages/compat/tests "${workers[@]}" &
     if "$python" -c "import accelerate, peft" 2>/dev/null; then
         suite wrappers tests/test_wrappers.py -k "not fsdp and not ddp" &
+        suite peft tests/test_peft.py packages/integrations/peft/tests &
     else
-        echo "left out: accelerate or peft cannot be imported" >"$work/wrappers.log"
-        echo "left out" >"$work/wrappers.rc"
+        echo "left out: accelerate or peft cannot be imported" | tee "$work/wrappers.log" >"$work/peft.log"
+        echo "left out" | tee "$work/wrappers.rc" >"$work/peft.rc"
     fi
     if "$python" -c "import accelerate, peft, torch; exit(torch.cuda.device_count() < 2)" 2>/dev/null; then
         suite parallel tests/test_parallel.py -k two_gpus &
     fi
+}
+
+everything() {
+    for group in ${LIGER_GROUPS:-kernels models convergence ecosystem}; do
+        case $group in
+        kernels) kernels "not big" ;;
+        models | convergence | ecosystem) "$group" ;;
+        *) echo "LIGER_GROUPS has $group, expected some of: kernels models convergence ecosystem" >&2 && exit 2 ;;
+        esac
+    done
     wait
-    test_seconds=$big_seconds
-    suite big packages/kernels-*/tests -k big # beside others the memory would not be enough
+    case " ${LIGER_GROUPS:-kernels} " in *" kernels "*)
+        test_seconds=$big_seconds
+        suite big packages/kernels-*/tests -k big ;; # beside others the memory would not be enough
+    esac
 }
 
 benchmarks() {

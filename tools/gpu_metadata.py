@@ -1,6 +1,6 @@
 """Write the metadata that an installation would, so that plugins are found where nothing can be installed.
 
-python tools/gpu_metadata.py FOLDER     and put FOLDER and every packages/**/src on PYTHONPATH
+python tools/gpu_metadata.py FOLDER [DIST ...]     and put FOLDER and the sources, which it prints, on PYTHONPATH
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ def write(package: Package, folder: Path) -> None:
     (info / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
 
 
-def main(folder: Path) -> None:
-    """Write it for every package but liger-compat, which would hide a peer; print the import path that goes with it."""
-    found = [package for package in packages().values() if package.dist != "liger-compat"]
+def main(folder: Path, *dists: str) -> None:
+    """Write it, and print the import path with it; without names of all but liger-compat, which would hide a peer."""
+    every = packages()
+    found = [every[dist] for dist in dists or [dist for dist in every if dist != "liger-compat"]]
     for package in found:
         write(package, folder)
     print(":".join(str(path) for path in (folder, *(package.source for package in found))))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
