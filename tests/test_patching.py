@@ -618,6 +618,12 @@ def test_options_that_the_fit_reads_from_the_model_are_refused(pair):
             liger.autopatch(pair.plain(), options={op: {name: 1}})
 
 
+def test_a_value_that_the_op_takes_in_some_dtype_is_not_refused(pair):
+    values = {"accum_dtype": torch.bfloat16}
+    with liger.patched(pair.plain().bfloat16(), options={"linear_cross_entropy": values}) as report:
+        assert report.applied
+
+
 @pytest.mark.parametrize(
     "values, error, message",
     [

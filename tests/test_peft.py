@@ -326,10 +326,10 @@ def test_options_and_kernels_chosen_by_hand(pair):
     ):
         model(**pair.batch())
     with (
-        liger.patched(model, options={"linear_cross_entropy": {"workspace_mb": -1}}),
         pytest.raises(ValueError, match="workspace_mb is -1, expected None or a positive number"),
+        liger.patched(model, options={"linear_cross_entropy": {"workspace_mb": -1}}),
     ):
-        model(**pair.batch())
+        pass
     for kernel, served in (("reference", "reference"), ("torch", "reference")):
         with liger.patched(model, prefer={"linear_cross_entropy": kernel}) as report, count_ops() as counts:
             model(**pair.batch())

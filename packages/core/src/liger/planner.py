@@ -313,9 +313,21 @@ def _check_options(choices: Choices, candidates: list[Candidate]) -> None:
                     f"change the model, or call liger.ops.{fit.op}"
                 )
     for op in {c.fit.op for c in candidates if choices.options.get(c.fit.op) and registry().op(c.fit.op).inputs}:
-        case = typical(registry().kernels(op)[-1]).replace(options=choices.options[op])
-        tensors, options = case.make()
-        case.public()(*tensors, **options)  # the op is the judge of its values; the model's first forward is too late
+        _try_options(op, choices.options[op])
+
+
+def _try_options(op: str, options: Mapping[str, Any]) -> None:
+    """Raise what an op says of option values that it takes in no dtype; the model's first forward would be too late."""
+    refusals = []
+    for dtype in ("float32", "bfloat16", "float16"):
+        case = typical(registry().kernels(op)[-1], dtype).replace(options=options)
+        tensors, every = case.make()
+        try:
+            case.public()(*tensors, **every)
+            return
+        except (TypeError, ValueError) as error:
+            refusals.append(error)
+    raise refusals[0]
 
 
 def _matches(pattern: str, op: str, names: Sequence[str]) -> bool:
