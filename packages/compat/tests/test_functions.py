@@ -98,13 +98,13 @@ CASES = {
         [(N, H), (N, H), (H,)],
     ),
     **{
-        f"modulated {shape} {offset}": (
-            lambda x, w, a, b, o=offset: ops.LigerModulatedRMSNormFunction.apply(x, w, a, b, EPS, o, "gemma"),
+        f"modulated {shape} {offset} {mode}": (
+            lambda x, w, a, b, o=offset, m=mode: ops.LigerModulatedRMSNormFunction.apply(x, w, a, b, EPS, o, m),
             lambda x, w, a, b, o=offset: modulated(x, w, a, b, o),
             [(3, 4, H), (H,), shape, shape],
         )
         for shape in ((H,), (1, H), (3, H), (N, H))
-        for offset in (0.0, 1.0)
+        for offset, mode in ((0.0, "gemma"), (1.0, "gemma"), (0.0, "none"))
     },
     "modulated without shift": (
         lambda x, w, a: functional.liger_modulated_rms_norm(x, w, a, eps=EPS),
@@ -367,18 +367,35 @@ def test_arguments_that_do_nothing_are_said_once():
     assert {warning.filename for warning in (*idle, *once)} == {__file__}
 
 
+def test_an_offset_is_that_of_the_weight():
+    x = rand(2, H)
+    expected = norm(x, 1.0)
+    with pytest.warns(_said.CompatWarning, match=r"rms_norm: offset=1.0 does nothing: there is no weight"):
+        found = [_functions.rms_norm(x, None, EPS, 1.0, mode) for mode in ("llama", "gemma", "none")]
+        found.append(_functions.modulated_rms_norm(x, None, torch.zeros(H), None, EPS, 1.0))
+    for one in found:
+        torch.testing.assert_close(one, expected)
+
+
+@pytest.mark.parametrize("shape", [(N, V), (N, H)])
+def test_a_teacher_gets_no_gradient(shape):
+    student, teacher = (rand(*shape).requires_grad_() for _ in range(2))
+    heads = [rand(V, H).requires_grad_() for _ in range(2)]
+    if shape[1] == V:
+        losses = [f(student, teacher) for f in (ops.LigerJSDFunction.apply, functional.liger_jsd)]
+    else:
+        losses = [ops.LigerFusedLinearJSDFunction.apply(student, heads[0], teacher, heads[1])]
+    sum(losses).backward()
+    assert student.grad.any() and teacher.grad is None is heads[1].grad
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
         (
-            lambda: _functions.modulated_rms_norm(rand(2, H), rand(H), rand(H), None, EPS, 0.0, "none"),
-            NotImplementedError,
-            "'none'",
-        ),
-        (
-            lambda: _functions.modulated_rms_norm(rand(2, H), None, rand(H), None, EPS, 1.0),
+            lambda: _functions.modulated_rms_norm(rand(2, H), rand(H), rand(H), None, EPS, 0.0, "no"),
             ValueError,
-            "offset is 1.0, but W",
+            "cast is 'no'",
         ),
         (lambda: _functions.group_norm(rand(2, 8, 3), None, None, 6, 2, EPS), ValueError, "num_channels is 6"),
         (

@@ -90,8 +90,6 @@ def liger_fused_linear_cross_entropy(
     chunk_mem_const: int = 1,
 ) -> Tensor | CrossEntropyOutput:
     """Cross-entropy of ``input @ weight.T + bias`` without the full logits; results as of ``liger_cross_entropy``."""
-    why = "pass options of liger.ops.linear_cross_entropy, as workspace_mb, to liger.options"
-    _said.idle("liger_fused_linear_cross_entropy", why, chunk_mem_const=(chunk_mem_const, 1))
     four = losses.linear_cross_entropy(
         input,
         weight,
@@ -108,6 +106,7 @@ def liger_fused_linear_cross_entropy(
         use_token_scaling,
         return_token_accuracy,
         return_predicted_tokens,
+        chunk_mem_const=chunk_mem_const,
     )
     return packed(four, return_z_loss, return_token_accuracy, return_predicted_tokens)
 
@@ -146,6 +145,14 @@ def liger_tvd(
 ) -> Tensor:
     """Half the absolute difference of probabilities (rows, V)."""
     return losses.tvd(input, target, shift_labels, reduction, ignore_index)
+
+
+def liger_sparsemax(
+    input: Tensor,  # noqa: A002  (the peer's name)
+    dim: int = -1,
+) -> Tensor:
+    """Sparsemax along ``dim``."""
+    return f.sparsemax(input, dim)
 
 
 # -- Rotary embeddings -------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from liger.numerics import acc
 from liger_kernel import _said
 
 OURS = "nothing of the caller's is overwritten, and launch settings are Liger's"
+CHOSEN = "a kernel is chosen by the tensors of the call; kernel= of the function in liger.ops names one"
 
 
 class Applied:
@@ -31,6 +32,13 @@ def applied(name: str, function: Callable[..., Any]) -> type[Applied]:
 
 
 # -- Norms -------------------------------------------------------------------------------------------------------------
+def _added(name: str, W: Tensor | None, offset: float) -> float:
+    """The offset, which in the peer is that of the weight: there is none without a weight."""
+    if W is None:
+        _said.idle(name, "there is no weight that it would be added to", offset=(offset, 0.0))
+    return offset if W is not None else 0.0
+
+
 def rms_norm(
     X: Tensor,
     W: Tensor | None,
@@ -42,6 +50,7 @@ def rms_norm(
 ) -> Tensor:
     """RMSNorm: X (..., H), W (H,) or None -> (..., H)."""
     _said.idle("rms_norm", OURS, row_mode=(row_mode, None))
+    offset = _added("rms_norm", W, offset)
     return ops.rms_norm(X, W, eps=eps, cast=casting_mode, offset=offset)  # type: ignore[no-any-return]
 
 
@@ -72,23 +81,19 @@ def modulated_rms_norm(
     """RMSNorm of X (..., H) times ``1 + scale`` plus ``shift``, each (H,), (1, H), (B, H) or (rows, H).
 
     Raises:
-        NotImplementedError: ``casting_mode`` is neither "llama" nor "gemma".
-        ValueError: an offset without a weight.
+        ValueError: an unknown ``casting_mode``, or shapes do not match.
     """
     cast = {"llama": "llama", "gemma": "fp32-weight"}.get(casting_mode)
-    if cast is None:
-        raise NotImplementedError(f"modulated_rms_norm: casting_mode is {casting_mode!r}, Liger has llama and gemma")
-    if W is None and offset:
-        raise ValueError(f"modulated_rms_norm: offset is {offset}, but W, to which it is added, is None")
+    offset = _added("modulated_rms_norm", W, offset)
     shift = torch.zeros_like(scale) if shift is None else shift
     scale, shift = (t.reshape(t.shape[-1]) if t.numel() == t.shape[-1] else t for t in (scale, shift))
     rows = X.numel() // X.shape[-1]
     x = X.reshape(-1, X.shape[-1]) if scale.dim() == 2 and scale.shape[0] == rows else X
     if scale.dim() == 1:
         scale, shift, x = scale[None], shift[None], X.reshape(1, -1, X.shape[-1])
-    if offset and cast == "llama":  # the sum of weight and offset is fp32, the product with it is rounded
+    if cast is None or (offset and cast == "llama"):  # there the sum with it is fp32, and the product is rounded
         scale, shift = (t.reshape(t.shape[0], *(1,) * (x.dim() - 2), t.shape[1]) for t in (scale, shift))
-        return (rms_norm(x, W, eps, offset, "llama") * (1 + scale) + shift).view(X.shape)
+        return (rms_norm(x, W, eps, offset, casting_mode) * (1 + scale) + shift).view(X.shape)
     weight = acc(W) + offset if W is not None and offset else W
     return ops.modulated_rms_norm(x, scale, shift, weight, eps=eps, cast=cast).view(X.shape)  # type: ignore[no-any-return]
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from liger import ops
 from liger.numerics import acc
 from liger_kernel import _said
-from liger_kernel._functions import OURS, applied
+from liger_kernel._functions import CHOSEN, OURS, applied
 
+WORKSPACE = "pass options of liger.ops.linear_cross_entropy, as workspace_mb, to liger.options"
 Result4 = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 """Loss, z-loss, token accuracy, predicted tokens."""
 
@@ -61,6 +62,9 @@ def linear_cross_entropy(
     use_token_scaling: bool = False,
     return_token_accuracy: bool = False,
     return_predicted_tokens: bool = False,
+    ce_impl: str | None = None,
+    ce_mode: str | None = None,
+    chunk_mem_const: int = 1,
     *,
     num_items: Tensor | float | None = None,
 ) -> Result4:
@@ -69,6 +73,8 @@ def linear_cross_entropy(
     ``use_token_scaling`` multiplies each row's loss by the probability of its label, which has no gradient.
     ``num_items`` divides the sum over rows, of loss and z-loss, in place of what "mean" divides by.
     """
+    _said.idle("linear_cross_entropy", CHOSEN, ce_impl=(ce_impl, None), ce_mode=(ce_mode, None))
+    _said.idle("linear_cross_entropy", WORKSPACE, chunk_mem_const=(chunk_mem_const, 1))
     options: dict[str, Any] = {"reduction": reduction, "num_items": num_items}
     if use_token_scaling:
         options |= _token_scaling(_input, weight, target, bias, ce_weight, ignore_index, options, softcap)
@@ -181,10 +187,17 @@ def vocab_parallel_cross_entropy(
 
 # -- Divergences -------------------------------------------------------------------------------------------------------
 def jsd(
-    _input: Tensor, target: Tensor, shift_labels: Tensor | None = None, beta: float = 0.5, ignore_index: int = -100
+    _input: Tensor,
+    target: Tensor,
+    shift_labels: Tensor | None = None,
+    beta: float = 0.5,
+    ignore_index: int = -100,
+    jsd_impl: str | None = None,
+    jsd_mode: str | None = None,
 ) -> Tensor:
-    """Mean over rows of the divergence of log-probabilities (rows, V): student, teacher."""
-    return ops.jsd(_input, target, shift_labels, beta=beta, ignore_index=ignore_index)  # type: ignore[no-any-return]
+    """Mean over rows of the divergence of log-probabilities (rows, V): student, and teacher, which gets no gradient."""
+    _said.idle("jsd", CHOSEN, jsd_impl=(jsd_impl, None), jsd_mode=(jsd_mode, None))
+    return ops.jsd(_input, target.detach(), shift_labels, beta=beta, ignore_index=ignore_index)  # type: ignore[no-any-return]
 
 
 def linear_jsd(
@@ -197,13 +210,16 @@ def linear_jsd(
     ignore_index: int = -100,
     temperature: float = 1.0,
     accum_dtype: torch.dtype | None = None,
+    jsd_impl: str | None = None,
+    jsd_mode: str | None = None,
 ) -> Tensor:
     """The same of two heads' logits, without the full logits."""
+    _said.idle("linear_jsd", CHOSEN, jsd_impl=(jsd_impl, None), jsd_mode=(jsd_mode, None))
     return ops.linear_jsd(  # type: ignore[no-any-return]
         student_input,
         student_weight,
-        teacher_input,
-        teacher_weight,
+        teacher_input.detach(),
+        teacher_weight.detach(),
         shift_labels,
         beta=jsd_beta,
         ignore_index=ignore_index,
