@@ -41,7 +41,7 @@ def sdist(tmp_path):
 
 
 def call(monkeypatch, sdist, known, *arguments):
-    monkeypatch.setattr(peer_suite, "differences", lambda: known)
+    monkeypatch.setattr(peer_suite, "differences", lambda device: known)
     return peer_suite.main(["--sdist", str(sdist), *arguments])
 
 
@@ -100,6 +100,9 @@ def test_a_part_is_chosen_by_folder_file_and_name(monkeypatch, capsys, sdist):
 
 
 def test_every_entry_of_the_repository_is_read_and_gives_a_reason():
-    known = peer_suite.differences()
+    known = peer_suite.differences("cpu")
     assert all(one.tests and one.reason.strip() for one in known)
     assert len({one.tests for one in known}) == len(known)
+    assert {one.device for one in known} == {"", "cpu"} and {one.device for one in peer_suite.differences("xpu")} == {
+        ""
+    }

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from liger_kernel.utils import infer_device
 from repo import ROOT, packages
 
 DIFFERENCES = Path(__file__).with_suffix(".toml")
@@ -72,10 +73,12 @@ class Difference:
     Attributes:
         tests: regular expression, searched for in node ids.
         reason: what differs, or is missing, in the words of a user.
+        device: kind of device, as "cpu", where it is so; everywhere if "".
     """
 
     tests: str
     reason: str
+    device: str = ""
 
     def covers(self, outcome: Outcome) -> bool:
         """Whether this entry is about that test."""
@@ -162,9 +165,10 @@ def _short(text: str, limit: int = 160) -> str:
 
 
 # -- Differences -------------------------------------------------------------------------------------------------------
-def differences(file: Path = DIFFERENCES) -> list[Difference]:
-    """The entries of `peer_suite.toml`."""
-    return [Difference(**entry) for entry in tomllib.loads(file.read_text(encoding="utf-8")).get("difference", [])]
+def differences(device: str) -> list[Difference]:
+    """The entries of `peer_suite.toml` for a device."""
+    entries = tomllib.loads(DIFFERENCES.read_text(encoding="utf-8"))["difference"]
+    return [one for one in (Difference(**entry) for entry in entries) if one.device in ("", device)]
 
 
 def explain(found: Sequence[Outcome], known: Sequence[Difference]) -> dict[Outcome, str]:
@@ -248,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         suite = Path(folder) / "suite"
         shutil.copytree((options.sdist or fetch(Path(folder))) / TESTS, suite / TESTS)
-        return check(suite, options, differences())
+        return check(suite, options, differences(infer_device()))
 
 
 if __name__ == "__main__":

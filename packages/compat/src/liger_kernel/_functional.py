@@ -164,8 +164,8 @@ def liger_rotary_pos_emb_vision(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) 
 
 
 def liger_rotary_pos_emb_gpt_oss(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotated q (B, Nq, T, D) and k (B, Nk, T, D); cos and sin (1 or B, T, D / 2), a column for each pair."""
-    return ops.rope(q, k, cos, sin, tables="pair")  # type: ignore[no-any-return]
+    """Rotated q (B, Nq, T, D) and k (B, Nk, T, D); cos and sin (1 or B, T, D / 2) or (T, D / 2): a column a pair."""
+    return ops.rope(q, k, *f.batched(cos, sin), tables="pair")  # type: ignore[no-any-return]
 
 
 def liger_llama4_text_rotary_pos_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:

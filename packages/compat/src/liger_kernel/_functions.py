@@ -78,7 +78,7 @@ def modulated_rms_norm(
     casting_mode: str = "llama",
     in_place: bool = True,
 ) -> Tensor:
-    """RMSNorm of X (..., H) times ``1 + scale`` plus ``shift``, each (H,), (1, H), (B, H) or (rows, H).
+    """RMSNorm of X (..., H) times ``1 + scale`` plus ``shift``, each (H,), (1, H), (B, H), (rows, H) or as X.
 
     Raises:
         ValueError: an unknown ``casting_mode``, or shapes do not match.
@@ -92,7 +92,7 @@ def modulated_rms_norm(
     if scale.dim() == 1:
         scale, shift, x = scale[None], shift[None], X.reshape(1, -1, X.shape[-1])
     if cast is None or (offset and cast == "llama"):  # there the sum with it is fp32, and the product is rounded
-        scale, shift = (t.reshape(t.shape[0], *(1,) * (x.dim() - 2), t.shape[1]) for t in (scale, shift))
+        scale, shift = (t.view(*t.shape[:-1], *(1,) * (x.dim() - t.dim()), t.shape[-1]) for t in (scale, shift))
         return (rms_norm(x, W, eps, offset, casting_mode) * (1 + scale) + shift).view(X.shape)
     weight = acc(W) + offset if W is not None and offset else W
     return ops.modulated_rms_norm(x, scale, shift, weight, eps=eps, cast=cast).view(X.shape)  # type: ignore[no-any-return]
@@ -132,6 +132,11 @@ def dyt(x: Tensor, alpha: Tensor, gamma: Tensor, beta: Tensor | None = None) -> 
 
 
 # -- Rotary embeddings -------------------------------------------------------------------------------------------------
+def batched(*tables: Tensor) -> tuple[Tensor, ...]:
+    """Tables (1 or B, T, ...) of those that may come without a batch."""
+    return tuple(table[None] if table.dim() == 2 else table for table in tables)
+
+
 def rope(
     q: Tensor,
     k: Tensor,
@@ -141,7 +146,7 @@ def rope(
     unsqueeze_dim: int = 1,
     rotary_dim: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Rotated q (B, Nq, T, D) and k (B, Nk, T, D); cos and sin (1 or B, T, D_rot).
+    """Rotated q (B, Nq, T, D) and k (B, Nk, T, D); cos and sin (1 or B, T, D_rot), or (T, D_rot).
 
     Raises:
         ValueError: ``rotary_dim`` is not the number of columns of cos.
@@ -150,7 +155,7 @@ def rope(
         _said.once("rope: position_ids do nothing, cos and sin are those of the positions already")
     if rotary_dim is not None and rotary_dim != cos.shape[-1]:
         raise ValueError(f"rope: rotary_dim is {rotary_dim}, but cos has shape {tuple(cos.shape)}")
-    return ops.rope(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)  # type: ignore[no-any-return]
+    return ops.rope(q, k, *batched(cos, sin), unsqueeze_dim=unsqueeze_dim)  # type: ignore[no-any-return]
 
 
 def qwen2vl_mrope(
@@ -163,8 +168,7 @@ def qwen2vl_mrope(
 def llama4_rope(q: Tensor, k: Tensor, freqs_cis: Tensor, BLOCK_SIZE: int | None = None) -> tuple[Tensor, Tensor]:
     """Rotated q and k (B, T, N, D) by complex numbers (B or 1, T, D / 2), or (T, D / 2)."""
     _said.idle("llama4_rope", OURS, BLOCK_SIZE=(BLOCK_SIZE, None))
-    freqs = freqs_cis[None] if freqs_cis.dim() == 2 else freqs_cis
-    return ops.rope_complex(q, k, freqs, unsqueeze_dim=2)  # type: ignore[no-any-return]
+    return ops.rope_complex(q, k, *batched(freqs_cis), unsqueeze_dim=2)  # type: ignore[no-any-return]
 
 
 # -- Activations -------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ HOMES: dict[str, str] = {
     "liger_softmax=softmax liger_swiglu=silu_mul",
     "_loss_functions": "LigerCrossEntropyFunction LigerFusedLinearCrossEntropyFunction LigerFusedLinearJSDFunction "
     "LigerFusedLinearScaledCrossEntropyFunction LigerJSDFunction LigerKLDivLossFunction LigerTVDLossFunction "
-    "LigerVocabParallelCEFunction liger_fused_linear_jsd=linear_jsd",
+    "LigerVocabParallelCEFunction fused_selective_log_softmax=selective_log_softmax liger_fused_linear_jsd=linear_jsd",
     "_losses": "CrossEntropyOutput LigerCrossEntropyLoss LigerForCausalLMLoss LigerFusedLinearCrossEntropyLoss "
     "LigerFusedLinearJSD LigerJSD LigerKLDIVLoss LigerTVDLoss LigerVocabParallelCrossEntropy "
     "fixed_fused_linear_cross_entropy unpack_cross_entropy_result",
