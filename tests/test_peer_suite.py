@@ -95,8 +95,15 @@ def test_a_part_is_chosen_by_folder_file_and_name(monkeypatch, capsys, sdist):
     assert "| 1 | 0 | 1 |" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"test/nothing: no file of tests in the suite, whose folders are test/ops"):
         call(monkeypatch, sdist, [], "test/nothing")
-    with pytest.raises(SystemExit):
-        call(monkeypatch, sdist, [], FILE, "--write")
+
+
+def test_the_page_of_a_run(monkeypatch, sdist):
+    monkeypatch.setattr(peer_suite, "PAGE", sdist / "page.md")
+    assert call(monkeypatch, sdist, [ONE], "--write") == 1 and not peer_suite.PAGE.exists()
+    assert call(monkeypatch, sdist, [ONE], "--write", "-k", "test_one or test_two") == 0
+    page = " ".join(peer_suite.PAGE.read_text().split())
+    assert f"test-suite of liger-kernel {peer_suite.VERSION}" in page and "1 tests pass, 1 are skipped" in page
+    assert "with the files below and `-k 'test_one or test_two'`, in" in page and f"| {FILE} | 1 | 1 | 1 |" in page
 
 
 def test_every_entry_of_the_repository_is_read_and_gives_a_reason():

@@ -23,10 +23,11 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from xml.etree import ElementTree
 
-from liger_kernel.utils import infer_device
+from liger_kernel._utils import infer_device
 from repo import ROOT, packages
 
 DIFFERENCES = Path(__file__).with_suffix(".toml")
@@ -38,10 +39,11 @@ SECONDS = 1800  # of one file
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 HEAD = """# liger-kernel's own tests
 
-Written by `nox -s peer_suite -- --write`: the public test-suite of liger-kernel {version}, as published, against
-liger-compat, in {minutes:.0f} minutes. Commit {sha}, device {device}; {versions}.
+The public test-suite of liger-kernel {version}, as published, against liger-compat: {passed} tests pass, {skipped} are
+skipped by the suite itself, {differ} differ. A file that could not be imported counts as one test.
 
-{passed} tests pass, {skipped} are skipped by the suite itself, {differ} differ.
+Written by `python tools/peer_suite.py --write`{part}, in {minutes:.0f} minutes, on {day}.
+Commit {sha}, device {device}; {versions}.
 
 """
 
@@ -205,14 +207,16 @@ def _counts(counter: Counter[str]) -> str:
     return "".join(f"| {number} | {text} |\n" for text, number in counter.most_common())
 
 
-def write(found: Sequence[Outcome], reasons: dict[Outcome, str], minutes: float) -> None:
-    """Write the page of a whole run."""
+def write(found: Sequence[Outcome], reasons: dict[Outcome, str], part: str, minutes: float) -> None:
+    """Write the page of a run of all or of ``part``."""
     from gpu_report import machine
 
     here, count = machine(), Counter(one.status for one in found)
     head = HEAD.format(
         version=VERSION,
+        part=part,
         minutes=minutes,
+        day=date.today().isoformat(),
         sha=here["sha"][:12],
         device="CPU" if here["device"] == "none" else here["device"],
         versions=", ".join(f"{name} {version}" for name, version in here["versions"].items() if version),
@@ -235,7 +239,9 @@ def check(suite: Path, options: argparse.Namespace, known: Sequence[Difference])
     wrong += [f"this entry covers no failing test: {entry.tests}" for entry in idle(found, known, whole)]
     print("\n".join(wrong))
     if options.write and not wrong:
-        write(found, reasons, (time.monotonic() - start) / 60)
+        names = f" and `-k '{options.k}'`" if options.k else ""
+        part = "" if whole else f" with the files below{names}"
+        write(found, reasons, part, (time.monotonic() - start) / 60)
     return int(bool(wrong) or not found)
 
 
@@ -247,8 +253,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sdist", type=Path, help="folder of an unpacked sdist; otherwise it is fetched")
     parser.add_argument("--write", action="store_true", help="write docs/peer-suite.md")
     options = parser.parse_args(arguments)
-    if options.write and (options.k or options.files != [TESTS]):
-        parser.error("--write is for a run of the whole suite")
     with tempfile.TemporaryDirectory() as folder:
         suite = Path(folder) / "suite"
         shutil.copytree((options.sdist or fetch(Path(folder))) / TESTS, suite / TESTS)
