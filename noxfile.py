@@ -333,6 +333,13 @@ def sweep(session: nox.Session) -> None:
 
 
 @nox.session(default=False, requires=["wheels"])
+def peer_suite(session: nox.Session) -> None:
+    """liger-kernel's own tests against liger-compat: `nox -s peer_suite -- test/transformers/test_rope.py`, or all."""
+    install_everything(session, "datasets", "pip", "setuptools", "tokenizers", "wheel")
+    session.run("python", "tools/peer_suite.py", *session.posargs, env={**ENV, "TRITON_INTERPRET": None})
+
+
+@nox.session(default=False, requires=["wheels"])
 def bench(session: nox.Session) -> None:
     """Verify and time the kernels beside their peers on a GPU; `nox -s bench -- --smoke` runs in toy sizes on a CPU."""
     install_everything(session, PACKAGES["liger-core"].pin.replace("==", "[bench]=="))

@@ -98,13 +98,13 @@ CASES = {
         [(N, H), (N, H), (H,)],
     ),
     **{
-        f"modulated {shape} {offset}": (
-            lambda x, w, a, b, o=offset: ops.LigerModulatedRMSNormFunction.apply(x, w, a, b, EPS, o, "gemma"),
+        f"modulated {shape} {offset} {mode}": (
+            lambda x, w, a, b, o=offset, m=mode: ops.LigerModulatedRMSNormFunction.apply(x, w, a, b, EPS, o, m),
             lambda x, w, a, b, o=offset: modulated(x, w, a, b, o),
             [(3, 4, H), (H,), shape, shape],
         )
-        for shape in ((H,), (1, H), (3, H), (N, H))
-        for offset in (0.0, 1.0)
+        for shape in ((H,), (1, H), (3, H), (N, H), (3, 4, H))
+        for offset, mode in ((0.0, "gemma"), (1.0, "gemma"), (1.0, "llama"), (0.0, "none"))
     },
     "modulated without shift": (
         lambda x, w, a: functional.liger_modulated_rms_norm(x, w, a, eps=EPS),
@@ -132,6 +132,11 @@ CASES = {
         lambda q, k: tuple(turn(t, COS[:, None], SIN[:, None]) for t in (q, k)),
         [(2, 4, 6, 16), (2, 2, 6, 16)],
     ),
+    "rope of tables without a batch": (
+        lambda q, k: functional.liger_rope(q, k, COS[0], SIN[0]),
+        lambda q, k: tuple(turn(t, COS[:, None], SIN[:, None]) for t in (q, k)),
+        [(2, 4, 6, 16), (2, 2, 6, 16)],
+    ),
     "rope in vision": (
         lambda q, k: rope.liger_rotary_pos_emb_vision(q, k, COS[0], SIN[0]),
         lambda q, k: tuple(turn(t, COS[0][:, None], SIN[0][:, None]) for t in (q, k)),
@@ -139,6 +144,11 @@ CASES = {
     ),
     "rope of gpt_oss": (
         lambda q, k: rope.liger_rotary_pos_emb_gpt_oss(q, k, COS[..., :8], SIN[..., :8]),
+        lambda q, k: tuple(turn(t, COS[:, None], SIN[:, None]) for t in (q, k)),
+        [(2, 4, 6, 16), (2, 2, 6, 16)],
+    ),
+    "rope of gpt_oss of tables without a batch": (
+        lambda q, k: rope.liger_rotary_pos_emb_gpt_oss(q, k, COS[0, :, :8], SIN[0, :, :8]),
         lambda q, k: tuple(turn(t, COS[:, None], SIN[:, None]) for t in (q, k)),
         [(2, 4, 6, 16), (2, 2, 6, 16)],
     ),
@@ -367,18 +377,77 @@ def test_arguments_that_do_nothing_are_said_once():
     assert {warning.filename for warning in (*idle, *once)} == {__file__}
 
 
+@pytest.mark.parametrize("asked", [{}, {"return_z_loss": True, "return_token_accuracy": True}])
+@pytest.mark.parametrize("fused", [False, True])
+def test_class_weights_are_not_those_of_the_z_loss(fused, asked):
+    x, head = rand(N, H).requires_grad_(), rand(V, H).requires_grad_()
+    logits = x.double() @ head.double().T
+    z_loss = 0.1 * logits.logsumexp(-1)[KEPT].square().mean()
+    expected = F.cross_entropy(logits, LABELS, WEIGHTS.double(), label_smoothing=0.2) + z_loss
+    options = {"lse_square_scale": 0.1, "label_smoothing": 0.2, **asked}
+    if fused:
+        found = functional.liger_fused_linear_cross_entropy(x, head, LABELS, ce_weight=WEIGHTS, **options)
+    else:
+        found = functional.liger_cross_entropy(x @ head.T, LABELS, WEIGHTS, **options)
+    loss = found.loss if asked else found
+    torch.testing.assert_close(loss, expected.float())
+    if asked:
+        torch.testing.assert_close(found.z_loss, z_loss.detach().float())
+        assert found.token_accuracy == (logits.argmax(-1) == LABELS)[KEPT].float().mean()
+    for a, b in zip(*(torch.autograd.grad(one, (x, head), retain_graph=True) for one in (loss, expected)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_divergence_of_no_rows_is_0():
+    ignored, student, head = torch.full((N,), -100), rand(N, H).requires_grad_(), rand(V, H)
+    losses = (
+        functional.liger_jsd(lp(student @ head.T), lp(rand(N, V)), ignored),
+        functional.liger_fused_linear_jsd(student, head, *TEACHER, ignored),
+    )
+    sum(losses).backward()
+    assert losses == (0.0, 0.0) and not student.grad.any()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_log_probabilities_of_tokens(masked):
+    logits, ids = rand(2, 6, V).requires_grad_(), torch.randint(0, V, (2, 9), generator=GENERATOR)
+    mask = (torch.arange(18).view(2, 9) % 3 > 0) if masked else None
+    found = ops.grpo_loss.fused_selective_log_softmax(logits, ids, 0.7, mask)
+    expected = lp(logits.detach()[:, :-1] / 0.7).gather(2, ids[:, -5:, None])[..., 0]
+    torch.testing.assert_close(found, expected * mask[:, -5:] if masked else expected)
+    assert not found.requires_grad
+
+
+def test_an_offset_is_that_of_the_weight():
+    _said._said.clear()
+    x = rand(2, H)
+    with pytest.warns(_said.CompatWarning, match=r": rms_norm: offset=1.0 does nothing: there is no weight"):
+        found = [_functions.rms_norm(x, None, EPS, 1.0, mode) for mode in ("llama", "gemma", "none")]
+    with pytest.warns(_said.CompatWarning, match=r"modulated_rms_norm: offset=1.0 does nothing: there is no weight"):
+        found.append(_functions.modulated_rms_norm(x, None, torch.zeros(H), None, EPS, 1.0))
+    for one in found:
+        torch.testing.assert_close(one, norm(x, 1.0))
+
+
+@pytest.mark.parametrize("shape", [(N, V), (N, H)])
+def test_a_teacher_gets_no_gradient(shape):
+    student, teacher = (rand(*shape).requires_grad_() for _ in range(2))
+    heads = [rand(V, H).requires_grad_() for _ in range(2)]
+    if shape[1] == V:
+        losses = [f(student, teacher) for f in (ops.LigerJSDFunction.apply, functional.liger_jsd)]
+    else:
+        losses = [ops.LigerFusedLinearJSDFunction.apply(student, heads[0], teacher, heads[1])]
+    sum(losses).backward()
+    assert student.grad.any() and teacher.grad is None is heads[1].grad
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
         (
-            lambda: _functions.modulated_rms_norm(rand(2, H), rand(H), rand(H), None, EPS, 0.0, "none"),
-            NotImplementedError,
-            "'none'",
-        ),
-        (
-            lambda: _functions.modulated_rms_norm(rand(2, H), None, rand(H), None, EPS, 1.0),
+            lambda: _functions.modulated_rms_norm(rand(2, H), rand(H), rand(H), None, EPS, 0.0, "no"),
             ValueError,
-            "offset is 1.0, but W",
+            "cast is 'no'",
         ),
         (lambda: _functions.group_norm(rand(2, 8, 3), None, None, 6, 2, EPS), ValueError, "num_channels is 6"),
         (

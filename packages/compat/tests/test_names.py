@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 from packaging.version import Version
 
 import liger_kernel
@@ -58,6 +59,29 @@ def test_a_name_that_means_two_things():
 def test_what_is_there():
     assert utils.infer_device() in ("cpu", "cuda", "xpu", "npu", "mps") and utils.is_peft_available()
     assert transformers.is_transformers_available() and not utils.is_npu_available()
+
+
+def test_what_the_helpers_answer():
+    assert ops.utils.is_hip() == (torch.version.hip is not None)
+    calls = (lambda *a, **k: ("before", a, k), lambda *a, **k: ("after", a, k))
+    assert utils.transformers_version_dispatch("4.48", *calls, (1,), (2,), {"x": 3}) == ("after", (2,), {})
+    assert utils.transformers_version_dispatch("99.0", *calls, (1,), (2,), {"x": 3}) == ("before", (1,), {"x": 3})
+    if utils.infer_device() == "cpu":
+        assert utils.infer_comm_backend() == "gloo"
+        with pytest.raises(RuntimeError, match="there is only a CPU"):
+            utils.get_total_gpu_memory()
+
+
+def test_a_kernel_without_an_answer_says_so_when_it_is_launched():
+    with pytest.raises(NotImplementedError, match="liger_cross_entropy_kernel has no kernel in Liger yet"):
+        ops.cross_entropy.liger_cross_entropy_kernel[(1,)]
+    assert not hasattr(ops, "liger_cross_entropy_kernel")
+
+
+def test_a_module_of_transformers_has_what_it_imports_of_ops():
+    from liger_kernel.transformers.jsd import LigerJSDFunction
+
+    assert LigerJSDFunction is ops.LigerJSDFunction
 
 
 def test_a_module_is_the_same_however_it_is_reached():

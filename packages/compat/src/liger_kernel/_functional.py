@@ -90,8 +90,6 @@ def liger_fused_linear_cross_entropy(
     chunk_mem_const: int = 1,
 ) -> Tensor | CrossEntropyOutput:
     """Cross-entropy of ``input @ weight.T + bias`` without the full logits; results as of ``liger_cross_entropy``."""
-    why = "pass options of liger.ops.linear_cross_entropy, as workspace_mb, to liger.options"
-    _said.idle("liger_fused_linear_cross_entropy", why, chunk_mem_const=(chunk_mem_const, 1))
     four = losses.linear_cross_entropy(
         input,
         weight,
@@ -108,6 +106,7 @@ def liger_fused_linear_cross_entropy(
         use_token_scaling,
         return_token_accuracy,
         return_predicted_tokens,
+        chunk_mem_const=chunk_mem_const,
     )
     return packed(four, return_z_loss, return_token_accuracy, return_predicted_tokens)
 
@@ -148,6 +147,14 @@ def liger_tvd(
     return losses.tvd(input, target, shift_labels, reduction, ignore_index)
 
 
+def liger_sparsemax(
+    input: Tensor,  # noqa: A002  (the peer's name)
+    dim: int = -1,
+) -> Tensor:
+    """Sparsemax along ``dim``."""
+    return f.sparsemax(input, dim)
+
+
 # -- Rotary embeddings -------------------------------------------------------------------------------------------------
 def liger_rotary_pos_emb_vision(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Rotated in fp32 and rounded back: q and k (T, N, D), cos and sin (T, D)."""
@@ -157,8 +164,8 @@ def liger_rotary_pos_emb_vision(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) 
 
 
 def liger_rotary_pos_emb_gpt_oss(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotated q (B, Nq, T, D) and k (B, Nk, T, D); cos and sin (1 or B, T, D / 2), a column for each pair."""
-    return ops.rope(q, k, cos, sin, tables="pair")  # type: ignore[no-any-return]
+    """Rotated q (B, Nq, T, D) and k (B, Nk, T, D); cos and sin (1 or B, T, D / 2) or (T, D / 2): a column a pair."""
+    return ops.rope(q, k, *f.batched(cos, sin), tables="pair")  # type: ignore[no-any-return]
 
 
 def liger_llama4_text_rotary_pos_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from liger.numerics import acc
 from liger_kernel import _said
 
 OURS = "nothing of the caller's is overwritten, and launch settings are Liger's"
+CHOSEN = "a kernel is chosen by the tensors of the call; kernel= of the function in liger.ops names one"
 
 
 class Applied:
@@ -31,6 +32,13 @@ def applied(name: str, function: Callable[..., Any]) -> type[Applied]:
 
 
 # -- Norms -------------------------------------------------------------------------------------------------------------
+def _added(name: str, W: Tensor | None, offset: float) -> float:
+    """The offset, which in the peer is that of the weight: there is none without a weight."""
+    if W is None:
+        _said.idle(name, "there is no weight that it would be added to", offset=(offset, 0.0))
+    return offset if W is not None else 0.0
+
+
 def rms_norm(
     X: Tensor,
     W: Tensor | None,
@@ -42,6 +50,7 @@ def rms_norm(
 ) -> Tensor:
     """RMSNorm: X (..., H), W (H,) or None -> (..., H)."""
     _said.idle("rms_norm", OURS, row_mode=(row_mode, None))
+    offset = _added("rms_norm", W, offset)
     return ops.rms_norm(X, W, eps=eps, cast=casting_mode, offset=offset)  # type: ignore[no-any-return]
 
 
@@ -69,26 +78,22 @@ def modulated_rms_norm(
     casting_mode: str = "llama",
     in_place: bool = True,
 ) -> Tensor:
-    """RMSNorm of X (..., H) times ``1 + scale`` plus ``shift``, each (H,), (1, H), (B, H) or (rows, H).
+    """RMSNorm of X (..., H) times ``1 + scale`` plus ``shift``, each (H,), (1, H), (B, H), (rows, H) or as X.
 
     Raises:
-        NotImplementedError: ``casting_mode`` is neither "llama" nor "gemma".
-        ValueError: an offset without a weight.
+        ValueError: an unknown ``casting_mode``, or shapes do not match.
     """
     cast = {"llama": "llama", "gemma": "fp32-weight"}.get(casting_mode)
-    if cast is None:
-        raise NotImplementedError(f"modulated_rms_norm: casting_mode is {casting_mode!r}, Liger has llama and gemma")
-    if W is None and offset:
-        raise ValueError(f"modulated_rms_norm: offset is {offset}, but W, to which it is added, is None")
+    offset = _added("modulated_rms_norm", W, offset)
     shift = torch.zeros_like(scale) if shift is None else shift
     scale, shift = (t.reshape(t.shape[-1]) if t.numel() == t.shape[-1] else t for t in (scale, shift))
     rows = X.numel() // X.shape[-1]
     x = X.reshape(-1, X.shape[-1]) if scale.dim() == 2 and scale.shape[0] == rows else X
     if scale.dim() == 1:
         scale, shift, x = scale[None], shift[None], X.reshape(1, -1, X.shape[-1])
-    if offset and cast == "llama":  # the sum of weight and offset is fp32, the product with it is rounded
-        scale, shift = (t.reshape(t.shape[0], *(1,) * (x.dim() - 2), t.shape[1]) for t in (scale, shift))
-        return (rms_norm(x, W, eps, offset, "llama") * (1 + scale) + shift).view(X.shape)
+    if cast is None or (offset and cast == "llama"):  # there the sum with it is fp32, and the product is rounded
+        scale, shift = (t.view(*t.shape[:-1], *(1,) * (x.dim() - t.dim()), t.shape[-1]) for t in (scale, shift))
+        return (rms_norm(x, W, eps, offset, casting_mode) * (1 + scale) + shift).view(X.shape)
     weight = acc(W) + offset if W is not None and offset else W
     return ops.modulated_rms_norm(x, scale, shift, weight, eps=eps, cast=cast).view(X.shape)  # type: ignore[no-any-return]
 
@@ -127,6 +132,11 @@ def dyt(x: Tensor, alpha: Tensor, gamma: Tensor, beta: Tensor | None = None) -> 
 
 
 # -- Rotary embeddings -------------------------------------------------------------------------------------------------
+def batched(*tables: Tensor) -> tuple[Tensor, ...]:
+    """Tables (1 or B, T, ...) of those that may come without a batch."""
+    return tuple(table[None] if table.dim() == 2 else table for table in tables)
+
+
 def rope(
     q: Tensor,
     k: Tensor,
@@ -136,7 +146,7 @@ def rope(
     unsqueeze_dim: int = 1,
     rotary_dim: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Rotated q (B, Nq, T, D) and k (B, Nk, T, D); cos and sin (1 or B, T, D_rot).
+    """Rotated q (B, Nq, T, D) and k (B, Nk, T, D); cos and sin (1 or B, T, D_rot), or (T, D_rot).
 
     Raises:
         ValueError: ``rotary_dim`` is not the number of columns of cos.
@@ -145,7 +155,7 @@ def rope(
         _said.once("rope: position_ids do nothing, cos and sin are those of the positions already")
     if rotary_dim is not None and rotary_dim != cos.shape[-1]:
         raise ValueError(f"rope: rotary_dim is {rotary_dim}, but cos has shape {tuple(cos.shape)}")
-    return ops.rope(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)  # type: ignore[no-any-return]
+    return ops.rope(q, k, *batched(cos, sin), unsqueeze_dim=unsqueeze_dim)  # type: ignore[no-any-return]
 
 
 def qwen2vl_mrope(
@@ -158,8 +168,7 @@ def qwen2vl_mrope(
 def llama4_rope(q: Tensor, k: Tensor, freqs_cis: Tensor, BLOCK_SIZE: int | None = None) -> tuple[Tensor, Tensor]:
     """Rotated q and k (B, T, N, D) by complex numbers (B or 1, T, D / 2), or (T, D / 2)."""
     _said.idle("llama4_rope", OURS, BLOCK_SIZE=(BLOCK_SIZE, None))
-    freqs = freqs_cis[None] if freqs_cis.dim() == 2 else freqs_cis
-    return ops.rope_complex(q, k, freqs, unsqueeze_dim=2)  # type: ignore[no-any-return]
+    return ops.rope_complex(q, k, *batched(freqs_cis), unsqueeze_dim=2)  # type: ignore[no-any-return]
 
 
 # -- Activations -------------------------------------------------------------------------------------------------------

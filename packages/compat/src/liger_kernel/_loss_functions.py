@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +12,9 @@ from torch import Tensor
 from liger import ops
 from liger.numerics import acc
 from liger_kernel import _said
-from liger_kernel._functions import OURS, applied
+from liger_kernel._functions import CHOSEN, OURS, applied
 
+WORKSPACE = "pass options of liger.ops.linear_cross_entropy, as workspace_mb, to liger.options"
 Result4 = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 """Loss, z-loss, token accuracy, predicted tokens."""
 
@@ -31,17 +34,15 @@ def cross_entropy(
     return_predicted_tokens: bool = False,
 ) -> Result4:
     """Cross-entropy of logits (rows, V): loss, and z-loss, token accuracy and predicted tokens if asked for."""
-    found = ops.cross_entropy(
-        _input,
-        target,
-        weight,
-        ignore_index=ignore_index,
-        reduction=reduction,
-        label_smoothing=label_smoothing,
-        softcap=softcap,
-        z_loss=lse_square_scale,
-        returns=_returns(return_z_loss, return_token_accuracy, return_predicted_tokens),
-    )
+    options: dict[str, Any] = {
+        "ignore_index": ignore_index,
+        "reduction": reduction,
+        "label_smoothing": label_smoothing,
+        "softcap": softcap,
+        "z_loss": lse_square_scale,
+        "returns": _returns(return_z_loss, return_token_accuracy, return_predicted_tokens),
+    }
+    found = _found(partial(ops.cross_entropy, _input, target, weight), target, weight, options)
     return _four(found, target, ignore_index, reduction, return_token_accuracy, return_predicted_tokens)
 
 
@@ -61,6 +62,9 @@ def linear_cross_entropy(
     use_token_scaling: bool = False,
     return_token_accuracy: bool = False,
     return_predicted_tokens: bool = False,
+    ce_impl: str | None = None,
+    ce_mode: str | None = None,
+    chunk_mem_const: int = 1,
     *,
     num_items: Tensor | float | None = None,
 ) -> Result4:
@@ -69,23 +73,22 @@ def linear_cross_entropy(
     ``use_token_scaling`` multiplies each row's loss by the probability of its label, which has no gradient.
     ``num_items`` divides the sum over rows, of loss and z-loss, in place of what "mean" divides by.
     """
-    options: dict[str, Any] = {"reduction": reduction, "num_items": num_items}
+    _said.idle("linear_cross_entropy", CHOSEN, ce_impl=(ce_impl, None), ce_mode=(ce_mode, None))
+    _said.idle("linear_cross_entropy", WORKSPACE, chunk_mem_const=(chunk_mem_const, 1))
+    options: dict[str, Any] = {
+        "ignore_index": ignore_index,
+        "reduction": reduction,
+        "label_smoothing": label_smoothing,
+        "softcap": softcap,
+        "z_loss": lse_square_scale,
+        "accum_dtype": accum_dtype,
+        "num_items": num_items,
+        "returns": _returns(return_z_loss, return_token_accuracy, return_predicted_tokens),
+    }
     if use_token_scaling:
-        options |= _token_scaling(_input, weight, target, bias, ce_weight, ignore_index, options, softcap)
-    found = ops.linear_cross_entropy(
-        _input,
-        weight,
-        target,
-        bias,
-        ce_weight,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        softcap=softcap,
-        z_loss=lse_square_scale,
-        accum_dtype=accum_dtype,
-        returns=_returns(return_z_loss, return_token_accuracy, return_predicted_tokens),
-        **options,
-    )
+        options |= _token_scaling(_input, weight, target, bias, ce_weight, options)
+    call = partial(ops.linear_cross_entropy, _input, weight, target, bias, ce_weight)
+    found = _found(call, target, ce_weight, options)
     return _four(found, target, ignore_index, reduction, return_token_accuracy, return_predicted_tokens)
 
 
@@ -95,19 +98,34 @@ def _token_scaling(
     target: Tensor,
     bias: Tensor | None,
     ce_weight: Tensor | None,
-    ignore_index: int,
     options: dict[str, Any],
-    softcap: float | None,
 ) -> dict[str, Any]:
     """Changed options: a row counts by its label's probability, and "mean" still divides by the unscaled weights."""
+    shared = {name: options[name] for name in ("ignore_index", "softcap")}
     with torch.no_grad():
-        logprobs = ops.linear_token_logprobs(hidden, weight, target, bias, ignore_index=ignore_index, softcap=softcap)
+        logprobs = ops.linear_token_logprobs(hidden, weight, target, bias, **shared)
     scaling = {"token_weight": logprobs.logprobs.exp()}
     if options["reduction"] != "mean" or options["num_items"] is not None:
         return scaling
+    return {**scaling, "reduction": "sum", "num_items": _weights(target, ce_weight, options["ignore_index"]).sum()}
+
+
+def _weights(target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
+    """How much each row counts: 0 where ignored, else 1 or the weight of its class."""
     kept = target != ignore_index
-    weights = kept if ce_weight is None else acc(ce_weight)[target.clamp(min=0)] * kept
-    return {**scaling, "reduction": "sum", "num_items": weights.sum()}
+    return kept if weight is None else acc(weight)[target.clamp(0, weight.shape[0] - 1).long()] * kept
+
+
+def _found(call: Callable[..., Any], target: Tensor, weight: Tensor | None, options: dict[str, Any]) -> Any:
+    """What our op returns, with the peer's mean, in which the sum of class weights does not divide the z-loss."""
+    mean = options["reduction"] == "mean" and options.get("num_items") is None
+    if weight is None or not options["z_loss"] or not mean:
+        return call(**options)
+    asked = options["returns"]
+    rows = call(**{**options, "reduction": "none", "returns": (*asked, *({"z_loss"} - {*asked}))})
+    z_loss = rows.z_loss.sum() / (target != options["ignore_index"]).sum()
+    loss = (rows.loss - rows.z_loss).sum() / _weights(target, weight, options["ignore_index"]).sum() + z_loss
+    return rows._replace(loss=loss, z_loss=z_loss) if asked else loss
 
 
 def _returns(z_loss: bool, accuracy: bool, predictions: bool) -> tuple[str, ...]:
@@ -150,6 +168,21 @@ def linear_scaled_cross_entropy(
     return (-found.logprobs, found.entropy) if return_entropy else -found.logprobs
 
 
+@torch.no_grad()
+def selective_log_softmax(
+    logits: Tensor, input_ids: Tensor, temperature: float = 0.9, mask: Tensor | None = None
+) -> Tensor:
+    """Log-probability of each token under logits (B, L + 1, V), whose last are left out: (B, L) fp32, no gradient.
+
+    Of ``input_ids``, and of ``mask``, the last L columns count; where the mask is 0 the result is 0.
+    """
+    length = logits.shape[1] - 1
+    labels = input_ids[:, input_ids.shape[1] - length :]
+    if mask is not None:
+        labels = labels.masked_fill(mask[:, mask.shape[1] - length :] == 0, -100)
+    return -ops.cross_entropy(logits[:, :-1], labels, reduction="none", temperature=temperature)  # type: ignore[no-any-return]
+
+
 def vocab_parallel_cross_entropy(
     vocab_parallel_logits: Tensor,
     target: Tensor,
@@ -181,10 +214,28 @@ def vocab_parallel_cross_entropy(
 
 # -- Divergences -------------------------------------------------------------------------------------------------------
 def jsd(
-    _input: Tensor, target: Tensor, shift_labels: Tensor | None = None, beta: float = 0.5, ignore_index: int = -100
+    _input: Tensor,
+    target: Tensor,
+    shift_labels: Tensor | None = None,
+    beta: float = 0.5,
+    ignore_index: int = -100,
+    jsd_impl: str | None = None,
+    jsd_mode: str | None = None,
 ) -> Tensor:
-    """Mean over rows of the divergence of log-probabilities (rows, V): student, teacher."""
-    return ops.jsd(_input, target, shift_labels, beta=beta, ignore_index=ignore_index)  # type: ignore[no-any-return]
+    """Mean over kept rows, 0 without any, of the divergence of log-probabilities (rows, V): student, teacher.
+
+    The teacher gets no gradient.
+    """
+    _said.idle("jsd", CHOSEN, jsd_impl=(jsd_impl, None), jsd_mode=(jsd_mode, None))
+    mean = _mean(shift_labels, ignore_index)
+    return ops.jsd(_input, target.detach(), shift_labels, beta=beta, ignore_index=ignore_index, **mean)  # type: ignore[no-any-return]
+
+
+def _mean(labels: Tensor | None, ignore_index: int) -> dict[str, Any]:
+    """Options for a mean that is 0 where all rows are ignored."""
+    if labels is None:
+        return {}
+    return {"reduction": "sum", "num_items": (labels != ignore_index).sum().clamp(min=1)}
 
 
 def linear_jsd(
@@ -197,18 +248,22 @@ def linear_jsd(
     ignore_index: int = -100,
     temperature: float = 1.0,
     accum_dtype: torch.dtype | None = None,
+    jsd_impl: str | None = None,
+    jsd_mode: str | None = None,
 ) -> Tensor:
     """The same of two heads' logits, without the full logits."""
+    _said.idle("linear_jsd", CHOSEN, jsd_impl=(jsd_impl, None), jsd_mode=(jsd_mode, None))
     return ops.linear_jsd(  # type: ignore[no-any-return]
         student_input,
         student_weight,
-        teacher_input,
-        teacher_weight,
+        teacher_input.detach(),
+        teacher_weight.detach(),
         shift_labels,
         beta=jsd_beta,
         ignore_index=ignore_index,
         temperature=temperature,
         accum_dtype=accum_dtype,
+        **_mean(shift_labels, ignore_index),
     )
 
 

@@ -114,9 +114,9 @@ class LigerPhi3SwiGLUMLP(nn.Module):
         self.down_proj = nn.Linear(self.intermediate_size, self.hidden_size, bias=False)
         _check(self, config)
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(..., H) -> (..., H)."""
-        return self.down_proj(f.silu_mul_packed(self.gate_up_proj(hidden_states)))  # type: ignore[no-any-return]
+        return self.down_proj(f.silu_mul_packed(self.gate_up_proj(x)))  # type: ignore[no-any-return]
 
 
 class LigerGEGLUMLP(_GatedMLP):

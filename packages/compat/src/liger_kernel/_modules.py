@@ -177,11 +177,22 @@ class LigerLayerNorm(nn.Module):
         eps: added to the variance.
         bias: does nothing.
         init_fn: where the weight starts, "ones" or "zeros".
+        impl, mode, backend: do nothing.
     """
 
-    def __init__(self, hidden_size: int, eps: float = 1e-6, bias: bool = False, init_fn: str = "ones") -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-6,
+        bias: bool = False,
+        init_fn: str = "ones",
+        impl: str | None = None,
+        mode: str | None = None,
+        backend: str | None = None,
+    ) -> None:
         super().__init__()
         _said.idle(type(self).__name__, BIAS, bias=(bias, False))
+        _said.idle(type(self).__name__, f.CHOSEN, impl=(impl, None), mode=(mode, None), backend=(backend, None))
         self.hidden_size, self.variance_epsilon = hidden_size, eps
         self.weight, self.bias = _start(init_fn, hidden_size), _start("zeros", hidden_size)
 

@@ -28,7 +28,7 @@ HOMES: dict[str, str] = {
     "LigerFusedLinearKTOLoss LigerFusedLinearORPOLoss LigerFusedLinearSimPOLoss",
     "_functional": "liger_cross_entropy liger_fused_add_rms_norm liger_fused_linear_cross_entropy liger_jsd "
     "liger_kl_div liger_llama4_text_rotary_pos_emb liger_llama4_vision_rotary_pos_emb liger_modulated_rms_norm "
-    "liger_rotary_pos_emb_gpt_oss liger_rotary_pos_emb_vision liger_tvd",
+    "liger_rotary_pos_emb_gpt_oss liger_rotary_pos_emb_vision liger_sparsemax liger_tvd",
     "_functions": "LigerDyTFunction LigerFusedAddRMSNormFunction LigerFusedGateUpSiLUMulFunction LigerGELUMulFunction "
     "LigerGroupNormFunction LigerLayerNormFunction LigerLlama4RopeFunction LigerMLPFunction "
     "LigerModulatedRMSNormFunction LigerPolyNormFunction LigerQwen2VLMRopeFunction LigerReLUSquaredFunction "
@@ -36,10 +36,10 @@ HOMES: dict[str, str] = {
     "liger_dyt=dyt liger_geglu=gelu_mul liger_group_norm=group_norm liger_layer_norm=layer_norm "
     "liger_multimodal_rotary_pos_emb=qwen2vl_mrope liger_poly_norm=poly_norm liger_qwen2vl_mrope=qwen2vl_mrope "
     "liger_relu_squared=relu_squared liger_rms_norm=rms_norm liger_rope=rope liger_rotary_pos_emb=rope "
-    "liger_softmax=softmax liger_sparsemax=sparsemax liger_swiglu=silu_mul",
+    "liger_softmax=softmax liger_swiglu=silu_mul",
     "_loss_functions": "LigerCrossEntropyFunction LigerFusedLinearCrossEntropyFunction LigerFusedLinearJSDFunction "
     "LigerFusedLinearScaledCrossEntropyFunction LigerJSDFunction LigerKLDivLossFunction LigerTVDLossFunction "
-    "LigerVocabParallelCEFunction liger_fused_linear_jsd=linear_jsd",
+    "LigerVocabParallelCEFunction fused_selective_log_softmax=selective_log_softmax liger_fused_linear_jsd=linear_jsd",
     "_losses": "CrossEntropyOutput LigerCrossEntropyLoss LigerForCausalLMLoss LigerFusedLinearCrossEntropyLoss "
     "LigerFusedLinearJSD LigerJSD LigerKLDIVLoss LigerTVDLoss LigerVocabParallelCrossEntropy "
     "fixed_fused_linear_cross_entropy unpack_cross_entropy_result",
@@ -49,7 +49,8 @@ HOMES: dict[str, str] = {
     "LigerReLUSquared LigerRMSNorm LigerRMSNormForGemma LigerRMSNormForGemma2 LigerRMSNormForGemma3 "
     "LigerRMSNormForGemma4 LigerRMSNormForGlm4 LigerRMSNormForOlmo2 LigerRMSNormForQwen3Next LigerSoftmax "
     "LigerSparsemax",
-    "_utils": "infer_device is_npu_available is_peft_available is_transformers_available",
+    "_utils": "get_total_gpu_memory infer_comm_backend infer_device is_hip is_npu_available is_peft_available "
+    "is_transformers_available transformers_version_dispatch",
     "env_report": "print_env_report",
 }
 """Our module -> the peer's names that are in it; ``theirs=ours`` where ours is called otherwise.
@@ -168,13 +169,30 @@ VIEWS: dict[str, str] = {
     "transformers.trainer_integration": "_apply_liger_kernel",
     "transformers.tvd": "LigerTVDLoss",
     "transformers.vocab_parallel_cross_entropy": "LigerVocabParallelCrossEntropy",
-    "utils": "infer_device is_npu_available is_peft_available",
+    "utils": "get_total_gpu_memory infer_comm_backend infer_device is_npu_available is_peft_available "
+    "transformers_version_dispatch",
 }
 """Public module below ``liger_kernel`` -> its names."""
 
 EXPORTING = ("ops", "ops.experimental", "transformers", "transformers.experimental", "transformers.trainer")
 """Packages that have the names of the modules in them."""
 VIEWS |= {path: " ".join(VIEWS[v] for v in VIEWS if v.startswith(f"{path}.")) for path in EXPORTING}
+
+for name in [path[4:] for path in VIEWS if path.startswith("ops.")]:
+    if f"transformers.{name}" in VIEWS:  # which imports the Function of that op
+        VIEWS[f"transformers.{name}"] += f" {VIEWS[f'ops.{name}']}"
+
+BELOW = {
+    "chunked_loss.grpo_loss": "get_gamma_weights",
+    "ops.cross_entropy": "liger_cross_entropy_kernel",
+    "ops.experimental.mm_int8int2": "matmul pack_weights unpack_weights",
+    "ops.fused_moe": "compute_routing_metadata",
+    "ops.sparsemax": "_sparsemax_backward_kernel _sparsemax_forward_kernel",
+    "ops.utils": "calculate_settings is_hip",
+    "transformers.grpo_loss": "_reduce_grpo_loss",
+}
+"""Names below the autograd Functions that other code imports. Of these only ``is_hip`` is answered."""
+VIEWS |= {path: f"{VIEWS.get(path, '')} {names}" for path, names in BELOW.items()}
 
 FORWARDS = {
     "lce_forward": "deepseek_v2 deepseek_v3 deepseek_v4 exaone4 falcon_h1 gemma gemma2 glm4 glm4v glm4v_moe gpt_oss "
@@ -198,6 +216,9 @@ class Missing:
     """Stands for a name that has no kernel yet: only using it is an error."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        cls.apply()
+
+    def __class_getitem__(cls, grid: Any) -> NoReturn:  # how a kernel is launched
         cls.apply()
 
     @classmethod

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -26,3 +28,42 @@ def is_peft_available() -> bool:
 def is_transformers_available() -> bool:
     """Whether transformers is installed, on which this package depends."""
     return find_spec("transformers") is not None
+
+
+def is_hip() -> bool:
+    """Whether torch was built for ROCm."""
+    return torch.version.hip is not None
+
+
+def infer_comm_backend() -> str:
+    """The backend that torch.distributed would choose for this device: "nccl", "gloo", ..."""
+    return str(torch.distributed.get_default_backend_for_device(infer_device()))
+
+
+def get_total_gpu_memory() -> int:
+    """Memory of the first GPU in whole GiB.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    if (device := infer_device()) == "cpu":
+        raise RuntimeError("get_total_gpu_memory: expected an accelerator, there is only a CPU")
+    return int(torch.get_device_module(device).get_device_properties(0).total_memory) >> 30
+
+
+def transformers_version_dispatch(
+    required_version: str,
+    before_fn: Callable[..., Any],
+    after_fn: Callable[..., Any],
+    before_args: Sequence[Any] = (),
+    after_args: Sequence[Any] = (),
+    before_kwargs: Mapping[str, Any] | None = None,
+    after_kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """What ``after_fn`` returns where transformers has that version or a newer one, else what ``before_fn`` does."""
+    import transformers
+    from packaging.version import Version
+
+    if Version(transformers.__version__) < Version(required_version):
+        return before_fn(*before_args, **(before_kwargs or {}))
+    return after_fn(*after_args, **(after_kwargs or {}))

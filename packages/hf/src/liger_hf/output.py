@@ -36,7 +36,8 @@ def wanted(kwargs: dict[str, Any], labels: bool) -> Wanted:
     if skip is not None:
         mode = "none" if skip else "full"
     if mode == "none" and not labels:
-        raise ValueError("logits were asked to be left out, but without labels there is no loss to return instead")
+        asked = "logits is 'none'" if skip is None else "skip_logits is True"
+        raise ValueError(f"{asked}, but without labels there is no loss to return instead")
     if accuracy and not labels:
         raise ValueError("return_token_accuracy=True needs labels to compare with")
     return Wanted(mode, accuracy)
