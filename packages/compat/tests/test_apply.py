@@ -311,6 +311,36 @@ def test_by_type(pair):
     report.revert()
     with pytest.warns(_said.CompatWarning, match="no model type"):
         assert lk.trainer_integration._apply_liger_kernel("") is None
+    with pytest.warns(_said.CompatWarning, match="has no model type 'foobar', so nothing is patched"):
+        assert lk.trainer_integration._apply_liger_kernel("foobar", rope=False) is None
+
+
+def test_the_function_that_somebody_registered_is_called(pair, monkeypatch):
+    calls = []
+
+    def mine(rope=True, special=False, model=None):
+        calls.append({"rope": rope, "special": special, "model": model})
+
+    table = lk.monkey_patch.MODEL_TYPE_TO_APPLY_LIGER_FN
+    assert table is lk.MODEL_TYPE_TO_APPLY_LIGER_FN
+    for model_type in ("llama", "foobar"):
+        monkeypatch.setitem(table, model_type, mine)
+    model = pair.plain()
+    with pytest.warns(_said.CompatWarning, match="swiglu=True does nothing for model type 'llama': it has rope, spec"):
+        lk.monkey_patch._apply_liger_kernel_to_instance(model=model, special=True, swiglu=True)
+    lk.monkey_patch._apply_liger_kernel("foobar", rope=False)
+    assert calls == [
+        {"rope": True, "special": True, "model": model},
+        {"rope": False, "special": False, "model": None},
+    ]
+    assert not liger.is_patched(model)
+    with pytest.raises(TypeError, match="unknown flags nrope"):
+        lk.monkey_patch._apply_liger_kernel("foobar", nrope=True)
+
+
+def test_every_function_is_in_the_table_and_in_the_module():
+    listed = {getattr(lk.monkey_patch, name) for name in dir(lk.monkey_patch) if name.startswith("apply_liger_")}
+    assert listed == set(lk.MODEL_TYPE_TO_APPLY_LIGER_FN.values())
 
 
 def test_a_type_that_no_table_has_is_recognised(device):

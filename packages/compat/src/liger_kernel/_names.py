@@ -232,7 +232,7 @@ class View(ModuleType):
         return value
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self.__all__})
+        return sorted({*super().__dir__(), *self.__all__, *(_apply_names() if self.__name__ in APPLIES else ())})
 
 
 def find(name: str, module: str) -> Any:
@@ -249,12 +249,17 @@ def find(name: str, module: str) -> Any:
 def _apply_function(name: str, module: str) -> Any:
     from liger_kernel import _apply
 
-    known = _apply.functions()
     if not name.startswith(PREFIX):
-        return {t: _apply.function(n) for n in known for t in _apply.model_types(n)}
-    if (wanted := name.removeprefix(PREFIX)) not in known:
+        return _apply.by_type()
+    if (wanted := name.removeprefix(PREFIX)) not in _apply.functions():
         raise AttributeError(f"module {module!r} has no {name!r}: no package declares model type {wanted!r}")
     return _apply.function(wanted)
+
+
+def _apply_names() -> list[str]:
+    from liger_kernel import _apply
+
+    return [PREFIX + name for name in _apply.functions()]
 
 
 def install() -> None:
