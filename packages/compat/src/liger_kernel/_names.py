@@ -19,13 +19,14 @@ DOCS = "docs/migrate-from-liger-kernel.md, What has no kernel yet"
 HOMES: dict[str, str] = {
     "_apply": "_apply_liger_kernel=apply_by_type _apply_liger_kernel_to_instance=apply_to_instance",
     "_auto": "AutoLigerKernelForCausalLM",
-    "_chunked": "LigerFusedLinearCPOFunction LigerFusedLinearDPOFunction LigerFusedLinearKTOFunction "
-    "LigerFusedLinearORPOFunction LigerFusedLinearSimPOFunction liger_fused_linear_cpo=cpo liger_fused_linear_dpo=dpo "
-    "liger_fused_linear_kto=kto liger_fused_linear_orpo=orpo liger_fused_linear_simpo=simpo "
+    "_chunked": "LigerFusedLinearCPOFunction LigerFusedLinearDPOFunction LigerFusedLinearGRPOFunction "
+    "LigerFusedLinearKTOFunction LigerFusedLinearORPOFunction LigerFusedLinearSimPOFunction liger_fused_linear_cpo=cpo "
+    "liger_fused_linear_dpo=dpo liger_fused_linear_grpo=grpo liger_fused_linear_kto=kto liger_fused_linear_orpo=orpo "
+    "liger_fused_linear_simpo=simpo "
     "chunked_loss.jsd_loss.LigerFusedLinearJSDFunction=JSDFunction "
     "chunked_loss.functional.liger_fused_linear_jsd=jsd",
-    "_chunked_modules": "LigerFusedLinearCPOLoss LigerFusedLinearDPOLoss LigerFusedLinearJSDLoss "
-    "LigerFusedLinearKTOLoss LigerFusedLinearORPOLoss LigerFusedLinearSimPOLoss",
+    "_chunked_modules": "LigerFusedLinearCPOLoss LigerFusedLinearDPOLoss LigerFusedLinearGRPOLoss "
+    "LigerFusedLinearJSDLoss LigerFusedLinearKTOLoss LigerFusedLinearORPOLoss LigerFusedLinearSimPOLoss",
     "_functional": "liger_cross_entropy liger_fused_add_rms_norm liger_fused_linear_cross_entropy liger_jsd "
     "liger_kl_div liger_llama4_text_rotary_pos_emb liger_llama4_vision_rotary_pos_emb liger_modulated_rms_norm "
     "liger_rotary_pos_emb_gpt_oss liger_rotary_pos_emb_vision liger_tvd",
