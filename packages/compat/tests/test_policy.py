@@ -194,6 +194,10 @@ def test_shapes_that_would_broadcast_raise_and_what_does_nothing_is_said():
         loss(hidden, head, IDS, MASK, ADVANTAGES[:, None])
     with pytest.raises(ValueError, match=r"attention_mask has shape \(5,\), expected \(3, 5\)"):
         loss(hidden, head, IDS, MASK[0], ADVANTAGES)
+    with pytest.raises(ValueError, match=r"vllm_is_ratio has shape \(5,\), expected \(3, 5\) or \(3, 1\) or \(3,\)"):
+        loss(hidden, head, IDS, MASK, ADVANTAGES, vllm_is_ratio=RATIO[0])
+    one = {"vllm_is_ratio": RATIO[:, 0]}, {"vllm_is_ratio": RATIO[:, :1]}
+    same(*(loss(hidden, head, IDS, MASK, ADVANTAGES, **given)[0] for given in one))
     loss = chunked_loss.LigerFusedLinearGRPOLoss(beta=0.0, loss_type="cispo", delta=2.0)
     with pytest.warns(_said.CompatWarning, match="GRPO: delta=2.0 does nothing: 'cispo' clips no ratio from two sides"):
         loss(hidden, head, IDS, MASK, ADVANTAGES)

@@ -252,9 +252,11 @@ def grpo(
     if loss_type in _policy.OTHERS:
         _said.idle("GRPO", f"{loss_type!r} clips no ratio from two sides", delta=(delta, None))
     shape = selected_token_ids.shape
-    for name, tensor, expected in (("attention_mask", attention_mask, shape), ("advantages", advantages, shape[:1])):
-        if tensor.shape != expected:
-            raise ValueError(f"GRPO: {name} has shape {tuple(tensor.shape)}, expected {tuple(expected)}")
+    _check_shape("attention_mask", attention_mask, shape)
+    _check_shape("advantages", advantages, shape[:1])
+    if vllm_is_ratio is not None:
+        _check_shape("vllm_is_ratio", vllm_is_ratio, shape, (shape[0], 1), shape[:1])
+        vllm_is_ratio = vllm_is_ratio.reshape(shape[0], -1)
     tokens = functools.partial(_tokens, ids=selected_token_ids, temperature=temperature)
     logps = tokens(_input, weight, bias)
     old = logps.detach() if old_per_token_logps is None else old_per_token_logps
@@ -267,6 +269,12 @@ def grpo(
     rollout = _policy.Rollout(logps, old, ref, attention_mask.to(logps.dtype), advantages.unsqueeze(1), vllm_is_ratio)
     loss, logged = _policy.policy_loss(policy, rollout, num_items_in_batch)
     return loss, tuple(value.detach() for value in logged)
+
+
+def _check_shape(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
+    if tensor.shape not in shapes:
+        expected = " or ".join(str(tuple(shape)) for shape in shapes)
+        raise ValueError(f"GRPO: {name} has shape {tuple(tensor.shape)}, expected {expected}")
 
 
 def _tokens(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, temperature: float) -> Tensor:
