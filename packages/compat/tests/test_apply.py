@@ -278,14 +278,16 @@ def test_every_function_finds_the_classes_of_its_model_type(name):
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS.keys() & registry().models.keys()))
-def test_the_defaults_patch_what_they_name_and_change_no_number(name, device):
+def test_each_default_patches_what_it_names_and_changes_no_number(name, device):
     skip_drift(find(name))
     models = Pair(find(name), device)
     plain, model = models.plain(), models.plain()
     report = lk.MODEL_TYPE_TO_APPLY_LIGER_FN[name](model=model)
     defaults = inspect.signature(lk.MODEL_TYPE_TO_APPLY_LIGER_FN[name]).parameters
-    named = {op for flag in FLAGS if flag in defaults and defaults[flag].default for op in FLAGS[flag]}
-    assert report.applied and ops(report) <= named
+    on = [flag for flag in FLAGS if flag in defaults and defaults[flag].default]
+    assert ops(report) <= {op for flag in on for op in FLAGS[flag]}
+    asked = [flag for flag in on if defaults[flag].kind is not inspect.Parameter.KEYWORD_ONLY]
+    assert all(ops(report) & set(FLAGS[flag]) for flag in asked), report
     expect_equal_step(plain, model, **models.batch())
 
 
@@ -311,6 +313,36 @@ def test_by_type(pair):
     report.revert()
     with pytest.warns(_said.CompatWarning, match="no model type"):
         assert lk.trainer_integration._apply_liger_kernel("") is None
+    with pytest.warns(_said.CompatWarning, match="has no model type 'foobar', so nothing is patched"):
+        assert lk.trainer_integration._apply_liger_kernel("foobar", rope=False) is None
+
+
+def test_the_function_that_somebody_registered_is_called(pair, monkeypatch):
+    calls = []
+
+    def mine(rope=True, special=False, model=None):
+        calls.append({"rope": rope, "special": special, "model": model})
+
+    table = lk.monkey_patch.MODEL_TYPE_TO_APPLY_LIGER_FN
+    assert table is lk.MODEL_TYPE_TO_APPLY_LIGER_FN
+    for model_type in ("llama", "foobar"):
+        monkeypatch.setitem(table, model_type, mine)
+    model = pair.plain()
+    with pytest.warns(_said.CompatWarning, match="swiglu=True does nothing for model type 'llama': it has rope, spec"):
+        lk.monkey_patch._apply_liger_kernel_to_instance(model=model, special=True, swiglu=True)
+    lk.monkey_patch._apply_liger_kernel("foobar", rope=False)
+    assert calls == [
+        {"rope": True, "special": True, "model": model},
+        {"rope": False, "special": False, "model": None},
+    ]
+    assert not liger.is_patched(model)
+    with pytest.raises(TypeError, match="unknown flags nrope"):
+        lk.monkey_patch._apply_liger_kernel("foobar", nrope=True)
+
+
+def test_every_function_is_in_the_table_and_in_the_module():
+    listed = {getattr(lk.monkey_patch, name) for name in dir(lk.monkey_patch) if name.startswith("apply_liger_")}
+    assert listed == set(lk.MODEL_TYPE_TO_APPLY_LIGER_FN.values())
 
 
 def test_a_type_that_no_table_has_is_recognised(device):

@@ -147,15 +147,21 @@ def last_report() -> Report | None:
 
 
 # -- What trainers call ------------------------------------------------------------------------------------------------
-def known_flags(model_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a trainer's flags those that this model type has; one of another type does nothing and is named once.
+@functools.cache
+def by_type() -> dict[str, Callable[..., Report]]:
+    """``MODEL_TYPE_TO_APPLY_LIGER_FN``: model type -> its function, ours or what somebody put there."""
+    return {t: function(name) for name in functions() for t in model_types(name)}
+
+
+def known_flags(model_type: str, apply: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a trainer's flags those that a model type's function has; one of another type is named once and left out.
 
     Raises:
         TypeError: a flag that no model type has.
     """
-    if unknown := sorted(set(given) - set(FLAGS)):
+    has = inspect.signature(apply).parameters
+    if unknown := sorted(set(given) - set(FLAGS) - set(has)):
         raise TypeError(f"unknown flags {', '.join(unknown)}; known: {', '.join(FLAGS)}")
-    has = signature(TEXT_TYPES.get(model_type, model_type)).parameters
     flags = ", ".join(name for name in has if name != "model")
     for flag in given:
         if flag not in has:
@@ -164,15 +170,26 @@ def known_flags(model_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply_by_type(model_type: str, **kwargs: Any) -> Report | None:
-    """``_apply_liger_kernel``: patch the models of a type that are made from now on."""
+    """``_apply_liger_kernel``: patch the models of a type that are made from now on.
+
+    None, said once, where there is no type or transformers has none of that name: a trainer calls this for any model.
+    """
     if not model_type:
         _said.once("_apply_liger_kernel: no model type was given, so nothing is patched")
         return None
-    return function(TEXT_TYPES.get(model_type, model_type))(**known_flags(model_type, kwargs))
+    apply = by_type().get(model_type)
+    if apply is None:
+        try:
+            model_classes(model_type)
+        except ValueError as error:
+            _said.once(f"{error}, so nothing is patched")
+            return None
+        apply = function(model_type)
+    return apply(**known_flags(model_type, apply, kwargs))
 
 
 def apply_to_instance(model: PreTrainedModel, **kwargs: Any) -> Report:
     """``_apply_liger_kernel_to_instance``: patch this model, as transformers' Trainer asks for it."""
     model_type = str(getattr(model.config, "model_type", ""))
-    flags = known_flags(model_type, kwargs)
-    return function(TEXT_TYPES.get(model_type, model_type))(model=model, **flags)
+    apply = by_type().get(model_type) or function(model_type)
+    return apply(model=model, **known_flags(model_type, apply, kwargs))

@@ -5,13 +5,14 @@ Each returns the loss and a tuple of numbers to log, which have no gradient.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from liger import ops
-from liger_kernel import _pairs, _said
+from liger_kernel import _pairs, _policy, _said
 from liger_kernel._functions import applied
 
 Result = tuple[Tensor, tuple[Tensor, ...]]
@@ -204,6 +205,84 @@ def _reference(name: str, hidden: Tensor | None, weight: Tensor | None) -> tuple
     return hidden, weight
 
 
+def grpo(
+    _input: Tensor,
+    weight: Tensor,
+    selected_token_ids: Tensor,
+    attention_mask: Tensor,
+    advantages: Tensor,
+    bias: Tensor | None = None,
+    ref_per_token_logps: Tensor | None = None,
+    old_per_token_logps: Tensor | None = None,
+    ref_input: Tensor | None = None,
+    ref_weight: Tensor | None = None,
+    ref_bias: Tensor | None = None,
+    beta: float = 0.04,
+    epsilon_low: float = 0.2,
+    epsilon_high: float = 0.2,
+    loss_type: str = "dapo",
+    max_completion_length: int | None = None,
+    importance_sampling_level: str = "token",
+    sapo_temperature_pos: float = 1.0,
+    sapo_temperature_neg: float = 1.05,
+    temperature: float = 1.0,
+    compiled: bool = True,
+    use_ref_model: bool = True,
+    chunk_size: int = 1,
+    vllm_is_ratio: Tensor | None = None,
+    delta: float | None = None,
+    use_bias_correction_kl: bool = False,
+    vespo_k_pos: float = 2.0,
+    vespo_lambda_pos: float = 3.0,
+    vespo_k_neg: float = 3.0,
+    vespo_lambda_neg: float = 2.0,
+    num_items_in_batch: Tensor | float | None = None,
+) -> Result:
+    """GRPO and its kin, of hidden states (B, T, H), head (V, H), sampled tokens and their mask (B, T), advantages (B,).
+
+    Logged are means over tokens: of the divergence from the reference, unless ``beta`` is 0, and of clipped ratios.
+
+    Raises:
+        ValueError: shapes that do not match, ``use_ref_model`` without a reference, an option that ``loss_type``
+            needs or cannot take.
+    """
+    policy = _policy.Policy(**{name: value for name, value in locals().items() if name in _policy.Policy._fields})
+    policy.check()
+    _idle("GRPO", compiled, chunk_size)
+    if loss_type in _policy.OTHERS:
+        _said.idle("GRPO", f"{loss_type!r} clips no ratio from two sides", delta=(delta, None))
+    shape = selected_token_ids.shape
+    _check_shape("attention_mask", attention_mask, shape)
+    _check_shape("advantages", advantages, shape[:1])
+    if vllm_is_ratio is not None:
+        _check_shape("vllm_is_ratio", vllm_is_ratio, shape, (shape[0], 1), shape[:1])
+        vllm_is_ratio = vllm_is_ratio.reshape(shape[0], -1)
+    tokens = functools.partial(_tokens, ids=selected_token_ids, temperature=temperature)
+    logps = tokens(_input, weight, bias)
+    old = logps.detach() if old_per_token_logps is None else old_per_token_logps
+    ref = logps.detach() if ref_per_token_logps is None else ref_per_token_logps
+    if beta and ref_input is not None and ref_per_token_logps is not None:
+        _said.once("GRPO: Using ref_per_token_logps; ref_input, which was given too, does nothing")
+    elif beta and use_ref_model and ref_per_token_logps is None:
+        with torch.no_grad():
+            ref = tokens(*_reference("GRPO", ref_input, ref_weight), ref_bias)
+    rollout = _policy.Rollout(logps, old, ref, attention_mask.to(logps.dtype), advantages.unsqueeze(1), vllm_is_ratio)
+    loss, logged = _policy.policy_loss(policy, rollout, num_items_in_batch)
+    return loss, tuple(value.detach() for value in logged)
+
+
+def _check_shape(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
+    if tensor.shape not in shapes:
+        expected = " or ".join(str(tuple(shape)) for shape in shapes)
+        raise ValueError(f"GRPO: {name} has shape {tuple(tensor.shape)}, expected {expected}")
+
+
+def _tokens(hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, temperature: float) -> Tensor:
+    """Log-probability of each sampled token (B, T); hidden states may be (B T, H)."""
+    hidden = hidden.reshape(*ids.shape, hidden.shape[-1])
+    return ops.linear_token_logprobs(hidden, weight, ids, bias, temperature=temperature).logprobs  # type: ignore[no-any-return]
+
+
 def jsd(
     student_input: Tensor,
     student_weight: Tensor,
@@ -241,4 +320,5 @@ LigerFusedLinearCPOFunction = applied("LigerFusedLinearCPOFunction", cpo)
 LigerFusedLinearSimPOFunction = applied("LigerFusedLinearSimPOFunction", simpo)
 LigerFusedLinearDPOFunction = applied("LigerFusedLinearDPOFunction", dpo)
 LigerFusedLinearKTOFunction = applied("LigerFusedLinearKTOFunction", kto)
+LigerFusedLinearGRPOFunction = applied("LigerFusedLinearGRPOFunction", grpo)
 JSDFunction = applied("LigerFusedLinearJSDFunction", jsd)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from liger_kernel._chunked import Result, cpo, dpo, jsd, kto, orpo, simpo
+from liger_kernel._chunked import Result, cpo, dpo, grpo, jsd, kto, orpo, simpo
 from liger_kernel._losses import _Loss
 
 
@@ -111,7 +111,7 @@ class LigerFusedLinearDPOLoss(_Loss):
 
 
 class LigerFusedLinearKTOLoss(_Loss):
-    """KTO. Of these losses it alone takes the hidden states first."""
+    """KTO. Takes the hidden states first, unlike those of pairs."""
 
     def __init__(
         self,
@@ -141,6 +141,55 @@ class LigerFusedLinearKTOLoss(_Loss):
             raise ValueError("LigerFusedLinearKTOLoss: preference_labels were not given")
         ref = (ref_input, ref_weight, ref_bias)
         return kto(_input, lin_weight, target, preference_labels, bias, *ref, kl, **self.options)
+
+
+class LigerFusedLinearGRPOLoss(_Loss):
+    """GRPO and its kin. Takes the hidden states first."""
+
+    def __init__(
+        self,
+        beta: float = 0.04,
+        compiled: bool = True,
+        use_ref_model: bool = True,
+        chunk_size: int = 1,
+        epsilon_low: float = 0.2,
+        epsilon_high: float = 0.2,
+        loss_type: str = "dapo",
+        max_completion_length: int | None = None,
+        importance_sampling_level: str = "token",
+        sapo_temperature_pos: float = 1.0,
+        sapo_temperature_neg: float = 1.05,
+        temperature: float = 1.0,
+        delta: float | None = None,
+        use_bias_correction_kl: bool = False,
+        vespo_k_pos: float = 2.0,
+        vespo_lambda_pos: float = 3.0,
+        vespo_k_neg: float = 3.0,
+        vespo_lambda_neg: float = 2.0,
+    ) -> None:
+        super().__init__(locals())
+
+    def forward(
+        self,
+        _input: Tensor,
+        lin_weight: Tensor,
+        selected_token_ids: Tensor,
+        attention_mask: Tensor,
+        advantages: Tensor,
+        bias: Tensor | None = None,
+        ref_per_token_logps: Tensor | None = None,
+        old_per_token_logps: Tensor | None = None,
+        ref_input: Tensor | None = None,
+        ref_weight: Tensor | None = None,
+        ref_bias: Tensor | None = None,
+        vllm_is_ratio: Tensor | None = None,
+        num_items_in_batch: Tensor | float | None = None,
+    ) -> Result:
+        """Hidden states (B, T, H), head (V, H), sampled tokens and their mask (B, T), advantages (B,)."""
+        ref = (ref_per_token_logps, old_per_token_logps, ref_input, ref_weight, ref_bias)
+        sampled = (selected_token_ids, attention_mask, advantages)
+        last = {"num_items_in_batch": num_items_in_batch, **self.options}
+        return grpo(_input, lin_weight, *sampled, bias, *ref, vllm_is_ratio=vllm_is_ratio, **last)
 
 
 class LigerFusedLinearJSDLoss(_Loss):

@@ -19,13 +19,14 @@ DOCS = "docs/migrate-from-liger-kernel.md, What has no kernel yet"
 HOMES: dict[str, str] = {
     "_apply": "_apply_liger_kernel=apply_by_type _apply_liger_kernel_to_instance=apply_to_instance",
     "_auto": "AutoLigerKernelForCausalLM",
-    "_chunked": "LigerFusedLinearCPOFunction LigerFusedLinearDPOFunction LigerFusedLinearKTOFunction "
-    "LigerFusedLinearORPOFunction LigerFusedLinearSimPOFunction liger_fused_linear_cpo=cpo liger_fused_linear_dpo=dpo "
-    "liger_fused_linear_kto=kto liger_fused_linear_orpo=orpo liger_fused_linear_simpo=simpo "
+    "_chunked": "LigerFusedLinearCPOFunction LigerFusedLinearDPOFunction LigerFusedLinearGRPOFunction "
+    "LigerFusedLinearKTOFunction LigerFusedLinearORPOFunction LigerFusedLinearSimPOFunction liger_fused_linear_cpo=cpo "
+    "liger_fused_linear_dpo=dpo liger_fused_linear_grpo=grpo liger_fused_linear_kto=kto liger_fused_linear_orpo=orpo "
+    "liger_fused_linear_simpo=simpo "
     "chunked_loss.jsd_loss.LigerFusedLinearJSDFunction=JSDFunction "
     "chunked_loss.functional.liger_fused_linear_jsd=jsd",
-    "_chunked_modules": "LigerFusedLinearCPOLoss LigerFusedLinearDPOLoss LigerFusedLinearJSDLoss "
-    "LigerFusedLinearKTOLoss LigerFusedLinearORPOLoss LigerFusedLinearSimPOLoss",
+    "_chunked_modules": "LigerFusedLinearCPOLoss LigerFusedLinearDPOLoss LigerFusedLinearGRPOLoss "
+    "LigerFusedLinearJSDLoss LigerFusedLinearKTOLoss LigerFusedLinearORPOLoss LigerFusedLinearSimPOLoss",
     "_functional": "liger_cross_entropy liger_fused_add_rms_norm liger_fused_linear_cross_entropy liger_jsd "
     "liger_kl_div liger_llama4_text_rotary_pos_emb liger_llama4_vision_rotary_pos_emb liger_modulated_rms_norm "
     "liger_rotary_pos_emb_gpt_oss liger_rotary_pos_emb_vision liger_sparsemax liger_tvd",
@@ -253,7 +254,7 @@ class View(ModuleType):
         return value
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self.__all__})
+        return sorted({*super().__dir__(), *self.__all__, *(_apply_names() if self.__name__ in APPLIES else ())})
 
 
 def find(name: str, module: str) -> Any:
@@ -270,12 +271,17 @@ def find(name: str, module: str) -> Any:
 def _apply_function(name: str, module: str) -> Any:
     from liger_kernel import _apply
 
-    known = _apply.functions()
     if not name.startswith(PREFIX):
-        return {t: _apply.function(n) for n in known for t in _apply.model_types(n)}
-    if (wanted := name.removeprefix(PREFIX)) not in known:
+        return _apply.by_type()
+    if (wanted := name.removeprefix(PREFIX)) not in _apply.functions():
         raise AttributeError(f"module {module!r} has no {name!r}: no package declares model type {wanted!r}")
     return _apply.function(wanted)
+
+
+def _apply_names() -> list[str]:
+    from liger_kernel import _apply
+
+    return [PREFIX + name for name in _apply.functions()]
 
 
 def install() -> None:
