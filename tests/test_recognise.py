@@ -257,7 +257,7 @@ def test_logits_that_are_used_after_the_loss() -> None:
             return CausalLMOutput(loss=out.loss * out.logits.amax(), logits=out.logits)
 
     row = next(row for row in liger.plan(Model(AcmeConfig())).rows if row.cls == "Model")
-    assert (row.status, row.reason) == ("refused", "its forward uses the logits after the loss")
+    assert row.status == "refused" and row.reason.startswith("its forward uses the logits for more than its loss: ")
 
 
 @pytest.mark.parametrize("of", [torch.sum, lambda x: x.logsumexp(-1).square().mean()])
@@ -270,7 +270,7 @@ def test_a_term_of_the_loss_that_needs_no_logits_to_be_computed(of: Any) -> None
             return CausalLMOutput(loss=out.loss + of(out.logits), logits=out.logits)
 
     row = next(row for row in liger.plan(Model(AcmeConfig())).rows if row.cls == "Model")
-    assert (row.status, row.reason) == ("refused", "its forward uses the logits after the loss")
+    assert row.status == "refused" and row.reason.startswith("its forward uses the logits for more than its loss: ")
 
 
 def test_a_parameter_between_head_and_loss() -> None:

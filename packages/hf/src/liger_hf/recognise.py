@@ -24,7 +24,7 @@ from liger.plugins import describe
 from liger.report import IDLE
 from liger.swap import match_signature, original_class
 from liger_hf import fits
-from liger_hf.standin import held, plain
+from liger_hf.standin import RUNS, held, plain
 
 Guess = tuple[Callable[..., Fit], dict[str, Any]]
 """A function of ``liger_hf.fits`` and its arguments."""
@@ -151,6 +151,7 @@ STAGES = (
     "its forward is",
     "float32 with",
     "bfloat16 with",
+    *map(str, RUNS),
     "its forward changes",
     "its forward draws",
     "its forward turns",
@@ -272,7 +273,6 @@ def _gated_norms(part: nn.Module) -> Iterator[Guess]:
 
 
 def _mlps(part: Any) -> Iterator[Guess]:
-    yield fits.mlp, {}
     for act, multipliers in itertools.product(fits.GATED, (True, False)):
         yield fits.gated_mlp, {"act": act, "multipliers": multipliers}
     for limit, act in itertools.product(_attributes(part, float), fits.GATED):
@@ -288,6 +288,7 @@ def _mlps(part: Any) -> Iterator[Guess]:
             continue
         for act, layout in itertools.product(fits.GATED, fits.PACKED):
             yield fits.packed_mlp, {"act": act, "layout": layout, "merged": merged, "down": down, "act_fn": act_fn}
+    yield fits.mlp, {}  # last: of reasons that are equally far the first is told
 
 
 def _experts(part: nn.Module) -> Iterator[Guess]:

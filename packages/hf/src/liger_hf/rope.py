@@ -21,7 +21,7 @@ from liger.registry import registry
 from liger.report import IDLE
 from liger.swap import Namespace, original_class, quiet, remember_globals
 from liger_hf.attention import probe_attention, probe_complex
-from liger_hf.standin import gradients_differ, plain
+from liger_hf.standin import DTYPES, gradients_differ, plain
 
 PARAMETERS = ["q", "k", "cos", "sin"]
 ONE_TENSOR = ["x", "cos", "sin", "unsqueeze_dim"]
@@ -215,7 +215,7 @@ def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str,
     generator = torch.Generator().manual_seed(0)
     vision = not one and len(names) == 4  # such have their heads behind tokens, and a batch around that or none
     leads: tuple[tuple[int, ...], ...] = ((), (2,)) if vision else ((2,),)
-    dtypes = ((torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.bfloat16, torch.float32))
+    dtypes = [(dtype, dtype) for dtype in DTYPES] + [(torch.bfloat16, torch.float32)]
     for lead, (dtype, table), width in itertools.product(leads, dtypes, (8, 4)):
         q, k = (torch.randn(*lead, n, 3, 8, generator=generator).to(dtype) for n in (4, 1))
         if vision:
@@ -273,7 +273,7 @@ def _computes_complex(upstream: types.FunctionType, unsqueeze_dim: int) -> str |
     """The same for complex numbers: q, k and frequencies are upstream's three parameters."""
     ours = as_upstream_complex(upstream, load(registry().op("rope_complex").reference), unsqueeze_dim)
     generator = torch.Generator().manual_seed(0)
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in DTYPES:
         q, k = (torch.randn(2, 3, n, 8, generator=generator).to(dtype) for n in (4, 1))
         if unsqueeze_dim == 1:
             q, k = q.transpose(1, 2), k.transpose(1, 2)
