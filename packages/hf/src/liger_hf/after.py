@@ -16,6 +16,9 @@ from liger_hf.standin import same
 MORE = "its forward uses the logits for more than its loss"
 INSTEAD = ("_modules", "_parameters", "_loss_function", "get_output_embeddings", "get_input_embeddings")
 """Attributes of a shadow that are the same in each or stand in for something."""
+WITHOUT: tuple[dict[str, Any], ...] = ({}, {"return_dict": False}, {"output_router_logits": False})
+"""What is left out where upstream's forward fails: llama4 can return a tuple alone, and a mixture's loss of balance
+needs the logits of routers, which the stand-in has not."""
 
 
 def check(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor, training: bool) -> None:
@@ -24,14 +27,9 @@ def check(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor, training: 
     Raises:
         PatchRefused: something beside the logits differs, or the output is none that logits can be left out of.
     """
+    full, more = _full(model, hidden, logits, labels, training)
     try:
-        full = _results(model, hidden, logits, labels, training)
-    except PatchRefused:
-        raise
-    except Exception:  # it needs more of its backbone than the stand-in has
-        return
-    try:
-        empty = _results(model, hidden, logits[..., :0], labels, training)
+        empty = _results(model, hidden, logits[..., :0], labels, training, more)
     except Exception as error:
         raise PatchRefused(f"{MORE}: without them it fails with {describe(error)}") from error
     names = [name for name in full.keys() | empty.keys() if not _equal(full.get(name), empty.get(name))]
@@ -39,7 +37,28 @@ def check(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor, training: 
         raise PatchRefused(f"{MORE}: for {', '.join(sorted(names))}")
 
 
-def _results(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor, training: bool) -> dict[str, Any]:
+def _full(
+    model: Any, hidden: Tensor, logits: Tensor, labels: Tensor, training: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The results with real logits, and the argument that they need.
+
+    Raises:
+        PatchRefused: upstream's forward fails, as it does where it needs more of its backbone than the stand-in has.
+    """
+    errors: list[Exception] = []
+    for more in WITHOUT:
+        try:
+            return _results(model, hidden, logits, labels, training, more), more
+        except PatchRefused:
+            raise
+        except Exception as error:
+            errors.append(error)
+    raise PatchRefused(f"what it does after its loss could not be tried: {describe(errors[0])}") from errors[0]
+
+
+def _results(
+    model: Any, hidden: Tensor, logits: Tensor, labels: Tensor, training: bool, more: Mapping[str, Any]
+) -> dict[str, Any]:
     """Name -> value of all that the forward returns but its logits, and of the model's attributes, for a loss of 0."""
     copy = stub.shadow(
         model,
@@ -49,7 +68,7 @@ def _results(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor, trainin
         training=training,
     )
     with torch.set_grad_enabled(training):
-        out = stub.call(copy, hidden, labels=labels)
+        out = stub.call(copy, hidden, labels=labels, **more)
     if isinstance(out, dict):
         returned = {name: value for name, value in out.items() if name != "logits"}
         loss = out.get("loss")

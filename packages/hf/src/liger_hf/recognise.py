@@ -104,22 +104,23 @@ _found: dict[tuple[Any, ...], Guess | str | None] = {}
 
 
 def _find(part: nn.Module) -> Guess | str | None:
-    if _has_head(part):
-        return fits.causal_lm_head, {}  # what lies between head and loss is for its ``parts`` to find
-    key = _key(part)
-    if key not in _found:
-        try:
+    try:
+        if _has_head(part):
+            return fits.causal_lm_head, {}  # what lies between head and loss is for its ``parts`` to find
+        key = _key(part)
+        if key not in _found:
             _found[key] = _try(part)
-        except Exception as error:
-            _found[key] = f"looking at it failed with {describe(error)}"
-    return _found[key]
+        return _found[key]
+    except Exception as error:
+        return f"looking at it failed with {describe(error)}"
 
 
 def _key(part: nn.Module) -> tuple[Any, ...]:
     """Equal for modules that get the same answer."""
     shapes = tuple((n, p if p is None else (type(p), tuple(p.shape))) for n, p in part._parameters.items())
     children = tuple((n, type(c), plain(c) if c is not None else ()) for n, c in part._modules.items())
-    return original_class(part), held(part), shapes, children
+    cls: Any = original_class(part)
+    return cls, getattr(cls, "forward", None), held(part), shapes, children
 
 
 def _try(part: nn.Module) -> Guess | str | None:

@@ -186,7 +186,12 @@ def _match(
         return f"{cls.forward.__module__} has no function {function!r}"
     if reason := computes(upstream):
         return reason
-    key = cls, function, plain(module)  # of a model's layers some may have no positional encoding (smollm3, llama4)
+    key = (
+        cls,
+        cls.forward,
+        function,
+        plain(module),
+    )  # of a model's layers some may have no positional encoding (smollm3, llama4)
     if key in _reached:
         return None
     try:

@@ -19,6 +19,7 @@ from liger.swap import original_class, quiet
 from liger.testing.compare import compare
 from liger.testing.contract import random_like
 from liger_hf.stub import Stub
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAGNITUDES = (1e-3, 1.0, 30.0, 0.0, 1e5)
 ROWS = len(MAGNITUDES)
@@ -84,7 +85,8 @@ def differs(
     shapes = tuple((n, p if p is None else tuple(p.shape)) for n, p in module._parameters.items())
     kept = tuple(repr(getattr(module, name)) for name in keep)
     at = getattr(module, "layer_idx", None)
-    key = (original_class(module), op, adapter, tuple(inputs), *options.items(), held(module), at, shapes, kept)
+    cls: Any = original_class(module)
+    key = (cls, cls.forward, op, adapter, tuple(inputs), *options.items(), held(module), at, shapes, kept)
     if key not in _compared:
         runs = [
             run
@@ -150,26 +152,13 @@ def _compare(
     cls: Any = original_class(module)
     reference = load(registry().op(op).reference)
     generator = torch.Generator().manual_seed(0)
-    for run in runs:
-        copy = stand_in(module, run.weights, generator, keep)
-        copy.training = run.training
-        tensors = [_rows(shape, generator, run) for shape in inputs]
-        given = [t.clone() for t in tensors]
-        with torch.set_grad_enabled(run.training):
-            try:
-                expected, effect = _watched(functools.partial(cls.forward, copy, *given), copy)
-            except Exception as error:
-                if run.optional:
-                    continue
-                return f"a probe of its forward failed with {type(error).__name__}: {error}"
-            if not isinstance(expected, Tensor):
-                return f"its forward returns a {type(expected).__name__}, expected a tensor"
-            if not same(adapter(reference, copy, *tensors, **options), expected):
-                return f"its forward does not compute {op} {said(options)}: {run}"
-        if not all(map(same, given, tensors)):
-            return "its forward changes its input"
-        if effect is not None:
-            return effect
+    formula = f"its forward does not compute {op} {said(options)}"
+    for use in runs:
+        copy = stand_in(module, use.weights, generator, keep)
+        copy.training = use.training
+        tensors = [_rows(shape, generator, use) for shape in inputs]
+        if reason := _differs_in(use, copy, functools.partial(adapter, reference, copy, **options), tensors, formula):
+            return reason
     copy = stand_in(module, torch.float32, generator, keep)
     if copy._modules and len(inputs) == 1:
         with autocast(), torch.no_grad():
@@ -189,6 +178,24 @@ def _compare(
     )
 
 
+def _differs_in(
+    use: Run, copy: Any, ours: Callable[..., Tensor], tensors: Sequence[Tensor], formula: str
+) -> str | None:
+    """What upstream's forward does otherwise than ``ours`` in one run; None also where it cannot be run so."""
+    cls: Any = original_class(copy)
+    given = [t.clone() for t in tensors]
+    with torch.set_grad_enabled(use.training):
+        try:
+            expected, effect = _watched(functools.partial(cls.forward, copy, *given), copy)
+        except Exception as error:
+            return None if use.optional else f"a probe of its forward failed with {type(error).__name__}: {error}"
+        if not isinstance(expected, Tensor):
+            return f"its forward returns a {type(expected).__name__}, expected a tensor"
+        if not same(ours(*tensors), expected):
+            return f"{formula}: {use}"
+    return effect if all(map(same, given, tensors)) else "its forward changes its input"
+
+
 def same(found: Tensor, expected: Tensor) -> bool:
     """Whether two tensors have one dtype, shape and bits; all NaNs are one."""
     return (found.dtype, found.shape) == (expected.dtype, expected.shape) and torch.allclose(
@@ -196,7 +203,7 @@ def same(found: Tensor, expected: Tensor) -> bool:
     )
 
 
-def _watched(function: Callable[[], Tensor], module: nn.Module) -> tuple[Tensor, str | None]:
+def _watched(function: Callable[[], Any], module: nn.Module) -> tuple[Any, str | None]:
     """The result of ``function``, and what it did beside computing it, which an op would not do.
 
     Random numbers are put back; a stand-in of ``module`` may be left changed.
@@ -290,8 +297,6 @@ def _rows(shape: tuple[int, ...], generator: torch.Generator, run: Run = RUNS[0]
     scale = torch.tensor(MAGNITUDES)[torch.arange(shape[0]) % len(MAGNITUDES)]
     rows = torch.randn(shape, generator=generator) * scale.view(-1, *[1] * (len(shape) - 1))
     return rows.clamp(torch.finfo(run.dtype).min, torch.finfo(run.dtype).max).to(run.dtype)
-
-
 
 
 def _project(at: int, x: Tensor) -> Tensor:
