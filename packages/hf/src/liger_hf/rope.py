@@ -221,15 +221,17 @@ def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str,
     vision = not one and len(names) == 4  # such have their heads behind tokens, and a batch around that or none
     leads: tuple[tuple[int, ...], ...] = ((), (2,)) if vision else ((2,),)
     dtypes = [(dtype, dtype) for dtype in DTYPES] + [(torch.bfloat16, torch.float32)]
-    for lead, (dtype, table), width in itertools.product(leads, dtypes, (8, 4)):
-        q, k = (torch.randn(*lead, n, 3, 8, generator=generator).to(dtype) for n in (4, 1))
+    for lead, (dtype, table), width, training in itertools.product(leads, dtypes, (8, 4), (False, True)):
+        tokens, keys = (3, 1) if training else (1, 4)  # else as in generation: one row of tables for all of a batch
+        q, k = (torch.randn(*lead, n, tokens, 8, generator=generator).to(dtype) for n in (4, keys))
         if vision:
             q, k = q.transpose(-2, -3), k.transpose(-2, -3)
-        shape = *(() if vision else lead), 3, width // 2 if tables == "pair" else width
+        shape = *(() if vision else lead if training else (1,)), tokens, width // 2 if tables == "pair" else width
         cos, sin = (torch.randn(shape, generator=generator).to(table) for _ in range(2))
         heads = [q] if one else [q, k]
         try:
-            found = upstream(*heads, cos, sin)
+            with torch.set_grad_enabled(training):
+                found = upstream(*heads, cos, sin)
         except RuntimeError as error:
             if width == 8 and lead == leads[0]:
                 return f"{upstream.__qualname__} failed on tables={tables!r}: {error}"
