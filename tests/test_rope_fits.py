@@ -2,6 +2,8 @@
 
 import copy
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -286,3 +288,23 @@ def test_queries_and_keys_one_at_a_time() -> None:
     rotate = as_upstream(function, load(registry().op("rope").public), "half", "column", "none")
     x, cos, sin = (torch.randn(shape) for shape in ((2, 5, 4, 8), (2, 5, 8), (2, 5, 8)))
     assert torch.equal(rotate(x, cos, sin, unsqueeze_dim=2), function(x, cos, sin, unsqueeze_dim=2))
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda q, k, cos: q.shape[-2] == 1,
+        lambda q, k, cos: q.shape[1] == k.shape[1],
+        lambda q, k, cos: cos.shape[0] == 1,
+        lambda q, k, cos: q.dtype == torch.float16,
+        lambda q, k, cos: not torch.is_grad_enabled(),
+    ],
+    ids=["one token", "as many keys", "one row of tables", "float16", "no gradients"],
+)
+def test_another_rotation_in_one_use_alone(does: Callable[..., bool]) -> None:
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as upstream
+
+    def rotate(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
+        return upstream(q, k, 0.9 * cos if does(q, k, cos) else cos, sin, unsqueeze_dim)
+
+    assert "does not rotate as layout='half'" in str(_computes(rotate, "half", "column", "none"))

@@ -49,6 +49,9 @@ class Swapped:
     __liger_spec__: Spec
     __liger_original__: type
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Tell no class above: a registry there has the original already, and may refuse another of its name."""
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Reduce as the original class would, then swap again."""
         reduced: Any = super().__reduce_ex__(protocol)
@@ -65,14 +68,15 @@ def _rebuild(original: type, spec: Spec, function: Callable[..., Any], args: tup
 
 
 def swapped_class(original: type, spec: Spec) -> type:
-    """The subclass of ``original`` for ``spec``; always the same object, also after unpickling in this process."""
-    found = _classes.get((original, spec))
+    """The subclass of ``original`` for ``spec``: the same object until ``original`` gets another forward."""
+    key = original, original.__dict__.get("forward"), spec  # the class may get another forward between two models
+    found = _classes.get(key)
     if found is None:
-        found = _classes[original, spec] = _make_class(original, spec)
+        found = _classes[key] = _make_class(original, spec)
     return found
 
 
-_classes: dict[tuple[type, Spec], type] = {}
+_classes: dict[tuple[type, Any, Spec], type] = {}
 
 
 def _make_class(original: type, spec: Spec) -> type:

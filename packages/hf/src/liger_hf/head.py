@@ -28,6 +28,7 @@ from liger_hf.standin import place, readable
 KEPT = ("skip_logits", "logits", "token_accuracy", "shift_labels", "num_items_in_batch")
 """What the forward offers also where head and loss are not fused at the moment."""
 FEATURES = ("fused_loss", *KEPT)
+LOSSES = "transformers.loss.loss_utils"
 SHIFTS, ALIGNED = "ForCausalLMLoss", "ForMaskedLMLoss"
 """Upstream's losses that the op computes: of the next token, and of the token at its place (t5gemma)."""
 
@@ -250,9 +251,12 @@ def _still_known(model: Any, slot: Slot) -> bool:
 
 
 def _loss_name(loss: Any) -> str:
-    """The name of a loss function, also where ``functools.wraps`` gave it that of another one."""
+    """The name of a loss function of transformers, and what tells another one that has or was given its name."""
     name = getattr(loss, "__name__", "?")
-    return name if getattr(loss, "__wrapped__", None) is None else f"a wrapper of {name}"
+    if getattr(loss, "__wrapped__", None) is not None:
+        return f"a wrapper of {name}"
+    home = getattr(loss, "__module__", "?")
+    return name if home == LOSSES else f"{home}.{name}"
 
 
 # -- Planning ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from liger.declare import Probe, load
 from liger.registry import registry
 from liger.report import IDLE
 from liger.swap import Namespace, forward, original_class, own, quiet, refusing
-from liger_hf.standin import differs, gradients_differ, place, said
+from liger_hf.standin import DTYPES, ROWS, differs, gradients_differ, place, said, same
 
 WIDTH = 16
 
@@ -128,7 +128,7 @@ def _match(
     if act_fn is not None and (reason := _activation(getattr(module, act_fn), want, activation)):
         return reason
     keep = () if act_fn is None else (act_fn,)
-    return differs(module, options, op=op, adapter=adapter, inputs=[(3, 2, WIDTH)], keep=keep)
+    return differs(module, options, op=op, adapter=adapter, inputs=[(ROWS, 2, WIDTH)], keep=keep)
 
 
 def _activation(act: Any, want: str, activation: Callable[[Tensor], Tensor]) -> str | None:
@@ -145,15 +145,21 @@ def _activation(act: Any, want: str, activation: Callable[[Tensor], Tensor]) -> 
 
 def _computes(act: Any, activation: Callable[[Tensor], Tensor]) -> bool:
     """Also in training, where a dropout shows."""
-    for dtype, training in itertools.product((torch.float32, torch.bfloat16), (False, True)):
+    for dtype, training in itertools.product(DTYPES, (False, True)):
         if isinstance(act, nn.Module):
             act = quiet(act)
             act.training = training
-        x = torch.linspace(-12, 12, 2001, dtype=dtype)
+        x = _values(2000, dtype)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            if not torch.equal(act(x), activation(x)):
+            if not same(act(x.clone()), activation(x)):
                 return False
     return True
+
+
+def _values(count: int, dtype: torch.dtype) -> Tensor:
+    """Most where activations bend, and a few up to the largest of float16, where a limit shows."""
+    few = torch.logspace(1, 4.8, 20)
+    return torch.cat((torch.linspace(-12, 12, count - 40), few, -few)).to(dtype)
 
 
 def probe_mlp(module: Any, generator: torch.Generator) -> Probe:
@@ -217,12 +223,16 @@ def _match_experts(
         return "its eager forward does not call _apply_gate; load the model with another experts_implementation"
     reference = load(registry().op(op).reference)
     adapted: Any = adapter(cls, reference, **options)["_apply_gate"]
-    for dtype in (torch.float32, torch.bfloat16):
-        x = torch.linspace(-40, 40, 4000).view(-1, 2 * WIDTH)[:, torch.arange(2 * WIDTH) * 7 % (2 * WIDTH)].to(dtype)
-        with torch.no_grad():
-            if not torch.equal(cls._apply_gate(quiet(module), x), adapted(module, x)):
-                return f"its _apply_gate does not compute {op} {said(options)}: {dtype} differs"
-    return gradients_differ(lambda x: cls._apply_gate(quiet(module), x), lambda x: adapted(module, x), [x.float()])
+    for dtype, training in itertools.product(DTYPES, (True, False)):
+        copy = quiet(module)
+        copy.training = training
+        x = _values(4000, dtype).view(-1, 2 * WIDTH)[:, torch.arange(2 * WIDTH) * 7 % (2 * WIDTH)]
+        with torch.set_grad_enabled(training), torch.random.fork_rng(devices=[]):
+            if not same(cls._apply_gate(copy, x.clone()), adapted(module, x)):
+                when = " in training" if training else ""
+                return f"its _apply_gate does not compute {op} {said(options)}: {dtype} differs{when}"
+    x = _values(4000, torch.float32).view(-1, 2 * WIDTH)
+    return gradients_differ(lambda x: cls._apply_gate(quiet(module), x), lambda x: adapted(module, x), [x])
 
 
 def probe_experts(module: Any, generator: torch.Generator) -> Probe:

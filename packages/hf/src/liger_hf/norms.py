@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from liger.declare import Probe
 from liger.numerics import acc
 from liger.swap import forward, original_class, present
-from liger_hf.standin import differs, readable
+from liger_hf.standin import ROWS, differs, readable
 
 AUTOCAST_TO_FP32 = ("cuda", "xpu")
 """Where autocast runs ``F.layer_norm`` and ``F.group_norm`` in float32 and returns that; on a CPU it does not."""
@@ -106,7 +106,7 @@ def gated_rms_norm(
 def match_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """Whether epsilon and weight are where the fit says, and the class computes the op."""
     return _attributes(module, options) or differs(
-        module, options, op="rms_norm", adapter=rms_norm, inputs=[(3, 2, *_shape(module))]
+        module, options, op="rms_norm", adapter=rms_norm, inputs=[(ROWS, 2, *_shape(module))]
     )
 
 
@@ -115,7 +115,7 @@ def match_t5_norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     if not isinstance(getattr(module, "weight", None), Tensor):
         return "it has no weight"
     return _attributes(module, options) or differs(
-        module, options, op="rms_norm", adapter=t5_norm, inputs=[(3, 2, *_shape(module))]
+        module, options, op="rms_norm", adapter=t5_norm, inputs=[(ROWS, 2, *_shape(module))]
     )
 
 
@@ -128,7 +128,7 @@ def match_layer_norm(module: nn.Module, options: Mapping[str, Any]) -> str | Non
         options,
         op="layer_norm",
         adapter=layer_norm,
-        inputs=[(3, 2, *_shape(module))],
+        inputs=[(ROWS, 2, *_shape(module))],
         mixed=False,  # torch's function for mixed dtypes has other bits on a CPU
     )
 
@@ -138,7 +138,7 @@ def match_layer_norm_1p(module: nn.Module, options: Mapping[str, Any]) -> str | 
     if getattr(module, "weight", None) is None or getattr(module, "bias", None) is None:
         return "it has no weight or no bias"
     return _attributes(module, options) or differs(
-        module, options, op="layer_norm", adapter=layer_norm_1p, inputs=[(3, 2, *_shape(module))], mixed=False
+        module, options, op="layer_norm", adapter=layer_norm_1p, inputs=[(ROWS, 2, *_shape(module))], mixed=False
     )
 
 
@@ -147,7 +147,7 @@ def match_cohere_norm(module: nn.Module, options: Mapping[str, Any]) -> str | No
     if not isinstance(getattr(module, "weight", None), Tensor):
         return "it has no weight"
     return _attributes(module, options, dimensions=(1, 2)) or differs(
-        module, options, op="cohere_norm", adapter=cohere_norm, inputs=[(3, 2, *_shape(module))]
+        module, options, op="cohere_norm", adapter=cohere_norm, inputs=[(ROWS, 2, *_shape(module))]
     )
 
 
@@ -156,7 +156,7 @@ def match_l2norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     if module._parameters:
         return f"it has the parameters {', '.join(module._parameters)}, expected none"
     return _attributes(module, options) or differs(
-        module, options, op="l2norm", adapter=l2norm, inputs=[(3, 2, *_shape(module))]
+        module, options, op="l2norm", adapter=l2norm, inputs=[(ROWS, 2, *_shape(module))]
     )
 
 
@@ -170,7 +170,8 @@ def match_group_norm(module: nn.Module, options: Mapping[str, Any]) -> str | Non
         options,
         op="group_norm",
         adapter=group_norm,
-        inputs=[(3, module.num_channels, 2, 3)],  # type: ignore[list-item]
+        inputs=[(ROWS, module.num_channels, 2, 3)],  # type: ignore[list-item]
+        positions=False,
         narrow=False,  # torch adds 16-bit elements in another order on a CPU
     )
 
@@ -184,7 +185,7 @@ def match_gated_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str |
         if not isinstance(getattr(module, name, None), int):
             return f"it has no integer attribute {name!r}"
     return _attributes(module, options) or differs(
-        module, options, op="gated_rms_norm", adapter=gated_rms_norm, inputs=[(3, 2, *_shape(module))] * 2
+        module, options, op="gated_rms_norm", adapter=gated_rms_norm, inputs=[(ROWS, 2, *_shape(module))] * 2
     )
 
 

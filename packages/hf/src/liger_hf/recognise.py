@@ -24,7 +24,7 @@ from liger.plugins import describe
 from liger.report import IDLE
 from liger.swap import match_signature, original_class
 from liger_hf import fits
-from liger_hf.standin import held, plain
+from liger_hf.standin import RUNS, held, plain
 
 Guess = tuple[Callable[..., Fit], dict[str, Any]]
 """A function of ``liger_hf.fits`` and its arguments."""
@@ -104,22 +104,23 @@ _found: dict[tuple[Any, ...], Guess | str | None] = {}
 
 
 def _find(part: nn.Module) -> Guess | str | None:
-    if _has_head(part):
-        return fits.causal_lm_head, {}  # what lies between head and loss is for its ``parts`` to find
-    key = _key(part)
-    if key not in _found:
-        try:
+    try:
+        if _has_head(part):
+            return fits.causal_lm_head, {}  # what lies between head and loss is for its ``parts`` to find
+        key = _key(part)
+        if key not in _found:
             _found[key] = _try(part)
-        except Exception as error:
-            _found[key] = f"looking at it failed with {describe(error)}"
-    return _found[key]
+        return _found[key]
+    except Exception as error:
+        return f"looking at it failed with {describe(error)}"
 
 
 def _key(part: nn.Module) -> tuple[Any, ...]:
     """Equal for modules that get the same answer."""
     shapes = tuple((n, p if p is None else (type(p), tuple(p.shape))) for n, p in part._parameters.items())
     children = tuple((n, type(c), plain(c) if c is not None else ()) for n, c in part._modules.items())
-    return original_class(part), held(part), shapes, children
+    cls: Any = original_class(part)
+    return cls, getattr(cls, "forward", None), held(part), shapes, children
 
 
 def _try(part: nn.Module) -> Guess | str | None:
@@ -151,6 +152,7 @@ STAGES = (
     "its forward is",
     "float32 with",
     "bfloat16 with",
+    *map(str, RUNS),
     "its forward changes",
     "its forward draws",
     "its forward turns",
@@ -272,7 +274,6 @@ def _gated_norms(part: nn.Module) -> Iterator[Guess]:
 
 
 def _mlps(part: Any) -> Iterator[Guess]:
-    yield fits.mlp, {}
     for act, multipliers in itertools.product(fits.GATED, (True, False)):
         yield fits.gated_mlp, {"act": act, "multipliers": multipliers}
     for limit, act in itertools.product(_attributes(part, float), fits.GATED):
@@ -288,6 +289,7 @@ def _mlps(part: Any) -> Iterator[Guess]:
             continue
         for act, layout in itertools.product(fits.GATED, fits.PACKED):
             yield fits.packed_mlp, {"act": act, "layout": layout, "merged": merged, "down": down, "act_fn": act_fn}
+    yield fits.mlp, {}  # last: of reasons that are equally far the first is told
 
 
 def _experts(part: nn.Module) -> Iterator[Guess]:

@@ -21,7 +21,7 @@ from liger.registry import registry
 from liger.report import IDLE
 from liger.swap import Namespace, original_class, quiet, remember_globals
 from liger_hf.attention import probe_attention, probe_complex
-from liger_hf.standin import gradients_differ, plain
+from liger_hf.standin import DTYPES, gradients_differ, plain
 
 PARAMETERS = ["q", "k", "cos", "sin"]
 ONE_TENSOR = ["x", "cos", "sin", "unsqueeze_dim"]
@@ -186,7 +186,12 @@ def _match(
         return f"{cls.forward.__module__} has no function {function!r}"
     if reason := computes(upstream):
         return reason
-    key = cls, function, plain(module)  # of a model's layers some may have no positional encoding (smollm3, llama4)
+    key = (
+        cls,
+        cls.forward,
+        function,
+        plain(module),
+    )  # of a model's layers some may have no positional encoding (smollm3, llama4)
     if key in _reached:
         return None
     try:
@@ -215,16 +220,18 @@ def _computes(upstream: types.FunctionType, layout: str, tables: str, cast: str,
     generator = torch.Generator().manual_seed(0)
     vision = not one and len(names) == 4  # such have their heads behind tokens, and a batch around that or none
     leads: tuple[tuple[int, ...], ...] = ((), (2,)) if vision else ((2,),)
-    dtypes = ((torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.bfloat16, torch.float32))
-    for lead, (dtype, table), width in itertools.product(leads, dtypes, (8, 4)):
-        q, k = (torch.randn(*lead, n, 3, 8, generator=generator).to(dtype) for n in (4, 1))
+    dtypes = [(dtype, dtype) for dtype in DTYPES] + [(torch.bfloat16, torch.float32)]
+    for lead, (dtype, table), width, training in itertools.product(leads, dtypes, (8, 4), (False, True)):
+        tokens, keys = (3, 1) if training else (1, 4)  # else as in generation: one row of tables for all of a batch
+        q, k = (torch.randn(*lead, n, tokens, 8, generator=generator).to(dtype) for n in (4, keys))
         if vision:
             q, k = q.transpose(-2, -3), k.transpose(-2, -3)
-        shape = *(() if vision else lead), 3, width // 2 if tables == "pair" else width
+        shape = *(() if vision else lead if training else (1,)), tokens, width // 2 if tables == "pair" else width
         cos, sin = (torch.randn(shape, generator=generator).to(table) for _ in range(2))
         heads = [q] if one else [q, k]
         try:
-            found = upstream(*heads, cos, sin)
+            with torch.set_grad_enabled(training):
+                found = upstream(*heads, cos, sin)
         except RuntimeError as error:
             if width == 8 and lead == leads[0]:
                 return f"{upstream.__qualname__} failed on tables={tables!r}: {error}"
@@ -273,7 +280,7 @@ def _computes_complex(upstream: types.FunctionType, unsqueeze_dim: int) -> str |
     """The same for complex numbers: q, k and frequencies are upstream's three parameters."""
     ours = as_upstream_complex(upstream, load(registry().op("rope_complex").reference), unsqueeze_dim)
     generator = torch.Generator().manual_seed(0)
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in DTYPES:
         q, k = (torch.randn(2, 3, n, 8, generator=generator).to(dtype) for n in (4, 1))
         if unsqueeze_dim == 1:
             q, k = q.transpose(1, 2), k.transpose(1, 2)

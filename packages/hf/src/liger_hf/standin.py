@@ -6,7 +6,7 @@ import functools
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,43 @@ from liger.testing.compare import compare
 from liger.testing.contract import random_like
 from liger_hf.stub import Stub
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MAGNITUDES = (1e-3, 1.0, 30.0, 0.0, 1e5)
+ROWS = len(MAGNITUDES)
+
+
+class Run(NamedTuple):
+    """One comparison: dtypes of inputs and of parameters, and how the module is used.
+
+    ``training``: with gradients, where dropout shows, on several positions; else without, on one, as in generation.
+    ``flat``: rows without a batch around them, as tokens come to an expert.
+    """
+
+    dtype: torch.dtype
+    weights: torch.dtype
+    training: bool = True
+    flat: bool = False
+
+    @property
+    def optional(self) -> bool:
+        """Whether it only counts for modules that can be used so."""
+        return self.dtype != self.weights or self.dtype == torch.float16 or self.flat
+
+    def __str__(self) -> str:
+        how = " on rows without a batch" if self.flat else " in training" if self.training else " in evaluation"
+        return f"{self.dtype} with {self.weights} parameters differs{how}"
+
+
 RUNS = (
-    (torch.float32, torch.float32, False),
-    (torch.float32, torch.float32, True),
-    (torch.bfloat16, torch.bfloat16, True),
-    (torch.bfloat16, torch.float32, True),
+    Run(torch.float32, torch.float32),
+    Run(torch.float32, torch.float32, training=False),
+    Run(torch.bfloat16, torch.bfloat16),
+    Run(torch.bfloat16, torch.bfloat16, training=False),
+    Run(torch.float16, torch.float16),
+    Run(torch.float32, torch.float32, flat=True),
+    Run(torch.bfloat16, torch.float32),
+    Run(torch.float32, torch.bfloat16),
 )
-"""Dtypes of inputs and of parameters, and whether in training, where dropout shows; mixed dtypes only count for modules
-that take them."""
 
 
 def differs(
@@ -40,23 +69,32 @@ def differs(
     keep: Collection[str] = (),
     mixed: bool = True,
     narrow: bool = True,
+    positions: bool = True,
 ) -> str | None:
     """Why upstream's forward is not what ``adapter`` makes of the op's reference, or None.
 
     Args:
         options: of the fit.
         adapter: one made by ``liger.swap.forward``.
-        inputs: shapes of the tensors that forward takes.
+        inputs: shapes of the tensors that forward takes: rows, positions, and more.
         keep: children that stay as they are; the others are replaced by a function that both sides call.
         mixed: whether parameters of another dtype than the inputs' are compared as well.
         narrow: whether 16-bit inputs are.
+        positions: whether the second dimension is one of positions, which may also be one or missing.
     """
     shapes = tuple((n, p if p is None else tuple(p.shape)) for n, p in module._parameters.items())
     kept = tuple(repr(getattr(module, name)) for name in keep)
     at = getattr(module, "layer_idx", None)
-    key = (original_class(module), op, adapter, tuple(inputs), *options.items(), held(module), at, shapes, kept)
+    cls: Any = original_class(module)
+    key = (cls, cls.forward, op, adapter, tuple(inputs), *options.items(), held(module), at, shapes, kept)
     if key not in _compared:
-        runs = [run for run in RUNS if (mixed or run[0] == run[1]) and (narrow or run[0] == torch.float32)]
+        runs = [
+            run
+            for run in RUNS
+            if (mixed or run.dtype == run.weights)
+            and (narrow or run.dtype == torch.float32)
+            and (positions or (run.training and not run.flat))
+        ]
         _compared[key] = _compare(module, options, op, adapter.__liger_adapter__, inputs, keep, runs)
     return _compared[key]
 
@@ -109,32 +147,23 @@ def _compare(
     adapter: Callable[..., Tensor],
     inputs: Sequence[tuple[int, ...]],
     keep: Collection[str],
-    runs: Sequence[tuple[torch.dtype, torch.dtype, bool]],
+    runs: Sequence[Run],
 ) -> str | None:
     cls: Any = original_class(module)
     reference = load(registry().op(op).reference)
     generator = torch.Generator().manual_seed(0)
-    for dtype, weights, training in runs:
-        copy = stand_in(module, weights, generator, keep)
-        copy.training = training
-        tensors = [_rows(shape, generator).to(dtype) for shape in inputs]
-        try:
-            expected, effect = _watched(functools.partial(cls.forward, copy, *tensors), copy)
-        except Exception as error:
-            if dtype != weights:
-                continue
-            return f"a probe of its forward failed with {type(error).__name__}: {error}"
-        found = adapter(reference, copy, *tensors, **options)
-        if found.dtype != expected.dtype or not torch.equal(found, expected):
-            when = " in training" if training else ""
-            return f"its forward does not compute {op} {said(options)}: {dtype} with {weights} parameters differs{when}"
-        if effect is not None:
-            return effect
+    formula = f"its forward does not compute {op} {said(options)}"
+    for use in runs:
+        copy = stand_in(module, use.weights, generator, keep)
+        copy.training = use.training
+        tensors = [_rows(shape, generator, use) for shape in inputs]
+        if reason := _differs_in(use, copy, functools.partial(adapter, reference, copy, **options), tensors, formula):
+            return reason
     copy = stand_in(module, torch.float32, generator, keep)
     if copy._modules and len(inputs) == 1:
-        with _autocast(), torch.no_grad():
+        with autocast(), torch.no_grad():
             x = _rows(inputs[0], generator)
-            if not torch.equal(cls.forward(copy, x), adapter(reference, copy, x, **options)):
+            if not same(cls.forward(copy, x), adapter(reference, copy, x, **options)):
                 return "its forward turns autocast off or on for its projections"
     names = [name for name, value in copy._parameters.items() if value is not None and value.is_floating_point()]
 
@@ -149,7 +178,32 @@ def _compare(
     )
 
 
-def _watched(function: Callable[[], Tensor], module: nn.Module) -> tuple[Tensor, str | None]:
+def _differs_in(
+    use: Run, copy: Any, ours: Callable[..., Tensor], tensors: Sequence[Tensor], formula: str
+) -> str | None:
+    """What upstream's forward does otherwise than ``ours`` in one run; None also where it cannot be run so."""
+    cls: Any = original_class(copy)
+    given = [t.clone() for t in tensors]
+    with torch.set_grad_enabled(use.training):
+        try:
+            expected, effect = _watched(functools.partial(cls.forward, copy, *given), copy)
+        except Exception as error:
+            return None if use.optional else f"a probe of its forward failed with {type(error).__name__}: {error}"
+        if not isinstance(expected, Tensor):
+            return f"its forward returns a {type(expected).__name__}, expected a tensor"
+        if not same(ours(*tensors), expected):
+            return f"{formula}: {use}"
+    return effect if all(map(same, given, tensors)) else "its forward changes its input"
+
+
+def same(found: Tensor, expected: Tensor) -> bool:
+    """Whether two tensors have one dtype, shape and bits; all NaNs are one."""
+    return (found.dtype, found.shape) == (expected.dtype, expected.shape) and torch.allclose(
+        found, expected, rtol=0.0, atol=0.0, equal_nan=True
+    )
+
+
+def _watched(function: Callable[[], Any], module: nn.Module) -> tuple[Any, str | None]:
     """The result of ``function``, and what it did beside computing it, which an op would not do.
 
     Random numbers are put back; a stand-in of ``module`` may be left changed.
@@ -186,6 +240,8 @@ def gradients_differ(upstream: Callable[..., Any], ours: Callable[..., Any], lea
         with torch.enable_grad():
             out = function(*tensors)
             outputs = [out] if isinstance(out, Tensor) else list(out)
+            if not any(output.requires_grad for output in outputs):
+                return [None] * len(tensors)
             return torch.autograd.grad(outputs, tensors, random_like(outputs), allow_unused=True)
 
     kinds = [(upstream, torch.float32), (ours, torch.float32), (ours, torch.float64)]
@@ -234,10 +290,13 @@ def place(module: nn.Module) -> tuple[torch.device, torch.dtype]:
     return (weights[0].device if weights else torch.device("cpu")), dtype
 
 
-def _rows(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Random, the rows of magnitude 1e-3, 1 and 30 in turn, so that an epsilon shows."""
-    scale = torch.tensor([1e-3, 1.0, 30.0])[torch.arange(shape[0]) % 3]
-    return torch.randn(shape, generator=generator) * scale.view(-1, *[1] * (len(shape) - 1))
+def _rows(shape: tuple[int, ...], generator: torch.Generator, run: Run = RUNS[0]) -> Tensor:
+    """Random, the rows of the magnitudes in turn, so that an epsilon and a limit show; as a run wants them."""
+    if not run.training or run.flat:
+        shape = shape[0], *(() if run.flat else (1,)), *shape[2:]
+    scale = torch.tensor(MAGNITUDES)[torch.arange(shape[0]) % len(MAGNITUDES)]
+    rows = torch.randn(shape, generator=generator) * scale.view(-1, *[1] * (len(shape) - 1))
+    return rows.clamp(torch.finfo(run.dtype).min, torch.finfo(run.dtype).max).to(run.dtype)
 
 
 def _project(at: int, x: Tensor) -> Tensor:
@@ -250,7 +309,7 @@ AUTOCAST = ("cpu", "cuda")
 
 
 @contextmanager
-def _autocast() -> Iterator[None]:
+def autocast() -> Iterator[None]:
     """As inside ``torch.autocast`` of both devices, which also works where one is missing."""
     before = [torch.is_autocast_enabled(device) for device in AUTOCAST]
     try:

@@ -102,22 +102,22 @@ def _replace(module: Any, path: str, replacement: nn.Module) -> Any:
     return copy
 
 
-def run(
+def shadow(
     model: Any,
     hidden: Tensor,
     *,
     head: Callable[[Tensor], Tensor] | None = None,
     loss: Callable[..., Tensor] | None = None,
     patched: bool = False,
-    **inputs: Any,
+    training: bool = True,
 ) -> Any:
-    """Run upstream's forward as if the backbone had returned ``hidden`` (B, T, H), in training mode.
+    """A copy of the model whose backbone returns ``hidden`` (B, T, H).
 
     Args:
         head: stands in for the output embeddings; None keeps the real ones.
         loss: stands in for the loss function.
-        patched: run Liger's forward around upstream's, if the model has one.
-        inputs: further arguments of the forward, e.g. labels.
+        patched: keep Liger's forward around upstream's, if the model has one.
+        training: the mode of the copy.
     """
     cls: Any = type(model)
     if not patched:  # not original_class: FSDP's class may lie around ours
@@ -127,14 +127,30 @@ def run(
     used = real if head is None else Stub(head, real)
     instead = Stub(lambda *args, **kwargs: Output(hidden), model.get_submodule(backbone))
     modules = _replace(_replace(model, path, used), backbone, instead)._modules
-    shadow = cls.__new__(cls)
+    copy = cls.__new__(cls)
     copies: dict[int, Any] = {}
     held = {name: unshared(value, copies) for name, value in model.__dict__.items() if name != "_modules"}
-    shadow.__dict__.update(held, _modules=modules, training=True)
-    shadow.__dict__["get_output_embeddings"] = lambda: used  # upstream's asks the backbone first
+    buffers = {name: b if b is None else b.clone() for name, b in model._buffers.items()}  # one may be counted in
+    copy.__dict__.update(held, _modules=modules, _buffers=buffers, training=training)
+    copy.__dict__["get_output_embeddings"] = lambda: used  # upstream's asks the backbone first
     if "." in backbone:
-        shadow.__dict__["get_input_embeddings"] = lambda: Stub(lambda ids: hidden)  # asked by the model around it
+        copy.__dict__["get_input_embeddings"] = lambda: Stub(lambda ids: hidden)  # asked by the model around it
     if loss is not None:
-        shadow.__dict__["_loss_function"] = loss
+        copy.__dict__["_loss_function"] = loss
+    return copy
+
+
+def run(model: Any, hidden: Tensor, **kwargs: Any) -> Any:
+    """Run upstream's forward as if the backbone had returned ``hidden`` (B, T, H), in training mode.
+
+    Args:
+        kwargs: as of ``shadow``; and further arguments of the forward, e.g. labels.
+    """
+    taken = {name: kwargs.pop(name) for name in ("head", "loss", "patched", "training") if name in kwargs}
+    return call(shadow(model, hidden, **taken), hidden, **kwargs)
+
+
+def call(copy: Any, hidden: Tensor, **inputs: Any) -> Any:
+    """The forward of what ``shadow`` returned."""
     ids = torch.zeros(hidden.shape[:-1], dtype=torch.long, device=hidden.device)
-    return cls.forward(shadow, input_ids=ids, use_cache=False, **inputs)
+    return type(copy).forward(copy, input_ids=ids, use_cache=False, **inputs)

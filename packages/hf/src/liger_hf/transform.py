@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from numbers import Number
 from typing import Any, NamedTuple, NoReturn
 
@@ -12,10 +13,10 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from liger.errors import PatchRefused
-from liger_hf import stub
-from liger_hf.standin import gradients_differ
+from liger_hf import after, stub
+from liger_hf.standin import AUTOCAST, autocast, gradients_differ, same
 
-TOKENS = 3
+ROWS, TOKENS = 2, 3
 AT_TRACING = TorchVersion(torch.__version__) >= "2.13"
 """Whether it can be looked for while a graph is made: dynamo of older versions hands no module to such a function."""
 
@@ -138,6 +139,11 @@ def _state(t: Tensor) -> _State | Tensor:
 class _Reached(Exception):
     def __init__(self, logits: Tensor, labels: Any, vocab_size: Any, kwargs: dict[str, Any]) -> None:
         self.logits, self.labels, self.vocab_size, self.kwargs = logits, labels, vocab_size, kwargs
+        self.modes = _modes()
+
+
+def _modes() -> tuple[bool, ...]:
+    return torch.is_grad_enabled(), *(torch.is_autocast_enabled(device) for device in AUTOCAST)
 
 
 def _record(logits: Any = None, labels: Any = None, vocab_size: Any = None, **kwargs: Any) -> NoReturn:
@@ -151,19 +157,11 @@ def find(model: Any, vocab: int, width: int) -> Transform:
         PatchRefused: upstream does anything else between head and loss, with the reason.
     """
     generator = torch.Generator().manual_seed(0)
-    grid = torch.randn(1, TOKENS, vocab, generator=generator) * 20
+    grid = torch.randn(ROWS, TOKENS, vocab, generator=generator) * 20
     grid[0, 0, 0], grid[0, 1, 0], grid[0, 2, 0] = 1e-3, 1e6, -1e6
-    labels = torch.arange(TOKENS)[None] % vocab
-    calls: list[tuple[int, ...]] = []
-
-    def head(hidden: Tensor) -> Tensor:
-        calls.append(tuple(hidden.shape))
-        return grid.clone()
-
-    hidden = torch.zeros(1, TOKENS, width)
-    reached = _run(model, hidden, head, labels)
-    if calls != [(1, TOKENS, width)]:
-        raise PatchRefused(f"its forward calls the head with shapes {calls}, expected [{(1, TOKENS, width)}]")
+    hidden = torch.randn(ROWS, TOKENS, width, generator=generator)
+    labels = torch.arange(ROWS * TOKENS).view(ROWS, TOKENS) % vocab
+    reached = _run(model, hidden, grid, labels)
     shifted = reached.kwargs.get("shift_labels")
     given = [tensor for tensor in (reached.labels, shifted) if tensor is not None]
     if not given or any(tensor is not labels for tensor in given):
@@ -173,36 +171,40 @@ def find(model: Any, vocab: int, width: int) -> Transform:
     if reached.logits.requires_grad:
         raise PatchRefused("between head and loss, its forward uses a parameter, which would get no gradient")
     found = _identify(grid, reached.logits.detach().float())._replace(aligned=shifted is labels)
-    if reason := gradients_differ(
-        lambda t: _run(model, hidden, lambda _: t.clone(), labels).logits, found.apply, [grid]
-    ):
+    if reason := gradients_differ(lambda t: _run(model, hidden, t, labels).logits, found.apply, [grid]):
         raise PatchRefused(f"between head and loss, {reason}")
-    added = _added(model, hidden, grid, labels)
-    if added is not None and _added(model, hidden, grid[..., :0], labels) != added:
-        raise PatchRefused("its forward uses the logits after the loss")
+    ignored = torch.full_like(labels, -100)  # of which some compute no loss
+    if not same(_run(model, hidden, grid, ignored, training=False).logits, reached.logits):
+        raise PatchRefused("between head and loss, its forward does something else in evaluation")
+    for training in (True, False):
+        after.check(model, hidden, grid, labels, training)
     return found
 
 
-def _added(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor) -> float | None:
-    """What upstream's forward adds to a loss of 0, None where it does not get along with such logits."""
-    try:
-        out = stub.run(
-            model,
-            hidden,
-            head=lambda _: logits.clone(),
-            loss=lambda *args, **kwargs: logits.new_zeros(()),
-            labels=labels,
-        )
-        return float(out["loss"] if isinstance(out, dict) else out[0])
-    except Exception:  # with full logits too: it needs more of its backbone than the stand-in has
-        return None
+def _run(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor, training: bool = True) -> _Reached:
+    """What reaches the loss where the head returns ``logits``; without training under autocast and without gradients.
 
+    Raises:
+        PatchRefused: nothing does, or the head is called in another way.
+    """
+    calls: list[tuple[int, ...]] = []
+    modes: list[tuple[bool, ...]] = []
 
-def _run(model: Any, hidden: Tensor, head: Any, labels: Tensor) -> _Reached:
+    def head(hidden: Tensor) -> Tensor:
+        calls.append(tuple(hidden.shape))
+        modes.append(_modes())
+        return logits.clone()
+
     try:
-        with torch.enable_grad():
-            stub.run(model, hidden, head=head, loss=_record, labels=labels)
+        with torch.set_grad_enabled(training), nullcontext() if training else autocast():
+            stub.run(model, hidden, head=head, loss=_record, training=training, labels=labels)
     except _Reached as reached:
+        if calls != [tuple(hidden.shape)]:
+            raise PatchRefused(
+                f"its forward calls the head with shapes {calls}, expected [{tuple(hidden.shape)}]"
+            ) from None
+        if modes != [reached.modes]:
+            raise PatchRefused("its forward turns autocast or gradients off or on for its head or its loss") from None
         return reached
     except PatchRefused:
         raise
