@@ -4,13 +4,14 @@
 #   tools/gpu.sh OUT [WHEELS]     WHEELS: a folder of wheels of what the machine lacks (pytest, hypothesis, pluggy, ...)
 #   LIGER_ONLY=second_device tools/gpu.sh OUT [WHEELS]      of the kernels' tests those that `pytest -k` selects, no more
 #   LIGER_GROUPS="models convergence" tools/gpu.sh OUT [WHEELS]      of all tests these: kernels models convergence ecosystem
+#   LIGER_WORKERS=5 tools/gpu.sh OUT [WHEELS]       processes for each suite that can be shared out, where pytest-xdist is
 #
 # OUT gets tests.log, bench.log, bench/ (what `liger bench` writes) and gpu.json (commit, versions, device, counts), and the
 # exit status is 1 if a test failed, a suite ran none, died or ran out of time, or the benchmarks failed. All of it takes at
 # most LIGER_TEST_SECONDS (300) + LIGER_BIG_SECONDS (120, tests that need most of the GPU's memory, by themselves) +
 # LIGER_BENCH_SECONDS (600) and a minute; 0 leaves tests or benchmarks out. LIGER_SHA names the commit where git cannot.
 set -u
-[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 wheels=${2:+$(cd "$2" && pwd)}
@@ -40,7 +41,7 @@ export LIGER_SHA=${LIGER_SHA:-$(git rev-parse HEAD 2>/dev/null)}
 unset TRITON_INTERPRET
 
 workers=()
-! "$python" -c "import xdist" 2>/dev/null || workers=(-n 3)
+! "$python" -c "import xdist" 2>/dev/null || workers=(-n "${LIGER_WORKERS:-3}")
 
 suite() { # NAME, then arguments of pytest
     local name=$1

@@ -19,8 +19,8 @@ OPS = {
 
 
 @pytest.fixture(params=OPS)
-def pair(request):
-    return Pair(find(request.param), "cpu")
+def pair(request, device):
+    return Pair(find(request.param), device)
 
 
 def data():
@@ -45,7 +45,7 @@ def trainer(model, folder, metrics=None, **arguments):
         "learning_rate": 0.1,
         "optim": "sgd",  # Adam divides a gradient that is nearly 0, and so its rounding, by itself
         "report_to": [],
-        "use_cpu": True,
+        "use_cpu": next(model.parameters()).device.type == "cpu",
         "save_strategy": "no",
         "disable_tqdm": True,
     }

@@ -26,7 +26,6 @@ SETTINGS = {
     "learning_rate": 0.1,
     "optim": "sgd",
     "report_to": [],
-    "use_cpu": True,
     "bf16": False,
     "save_strategy": "no",
     "disable_tqdm": True,
@@ -57,33 +56,33 @@ SAMPLING = {
 }
 
 
-def plain():
-    return Pair(find("llama"), "cpu").plain()
+def plain(device):
+    return Pair(find("llama"), device).plain()
 
 
 def reward(completions, **columns):
     return [float(len(set(words.split()))) for words in completions]
 
 
-ADAPTER = {"peft_config": lambda: LoraConfig(target_modules=["q_proj", "down_proj"], init_lora_weights=False)}
+ADAPTER = {"peft_config": lambda _: LoraConfig(target_modules=["q_proj", "down_proj"], init_lora_weights=False)}
 TRAINERS = {
     "sft": (SFTTrainer, SFTConfig, TEXTS, {}, {}),
     "sft lora": (SFTTrainer, SFTConfig, TEXTS, {}, ADAPTER),
     "dpo lora": (DPOTrainer, DPOConfig, PREFERENCES, {}, ADAPTER),
     "dpo": (DPOTrainer, DPOConfig, PREFERENCES, {}, {"ref_model": plain}),
-    "grpo": (GRPOTrainer, GRPOConfig, PROMPTS, SAMPLING, {"reward_funcs": lambda: reward}),
+    "grpo": (GRPOTrainer, GRPOConfig, PROMPTS, SAMPLING, {"reward_funcs": lambda _: reward}),
 }
 
 
 @pytest.mark.parametrize("kind", TRAINERS)
 @pytest.mark.filterwarnings("ignore:.*use_liger_kernel=True.*:FutureWarning")
-def test_the_losses_are_those_without(kind, tmp_path):
+def test_the_losses_are_those_without(kind, tmp_path, device):
     trainer, config, rows, settings, more = TRAINERS[kind]
     logs = []
     for use in (True, False):
-        model, given = plain(), {name: make() for name, make in more.items()}
+        model, given = plain(device), {name: make(device) for name, make in more.items()}
         torch.manual_seed(5)  # of adapters
-        args = config(str(tmp_path), use_liger_kernel=use, **{**SETTINGS, **settings})
+        args = config(str(tmp_path), use_liger_kernel=use, use_cpu=device == "cpu", **{**SETTINGS, **settings})
         run = trainer(model, args=args, train_dataset=rows, processing_class=tokenizer(), **given)
         run.train()
         log = [(step["loss"], step["grad_norm"]) for step in run.state.log_history if "loss" in step]
