@@ -11,13 +11,17 @@ RUN = """<testsuites><testsuite time="90" tests="5"><testcase name="test_trainin
 <testcase name="test_training[llama-fp32-fused-loss]"><skipped message="drift: llama"/></testcase>
 <testcase name="test_training_with_interpreted_kernels"/></testsuite></testsuites>"""
 
+MORE = """<testsuites><testsuite time="90" tests="1"><testcase name="test_training[llama-fp32-with-logits]"/>
+</testsuite></testsuites>"""
+
 
 def test_rows_and_counts(tmp_path):
     (tmp_path / "run.xml").write_text(RUN)
-    text = table.page(tmp_path / "run.xml")
-    assert "1 trainings\npassed, 1 failed, 1 skipped, in 2 minutes" in text
+    (tmp_path / "more.xml").write_text(MORE)
+    text = table.page([tmp_path / "run.xml", tmp_path / "more.xml"])
+    assert "2 trainings\npassed, 1 failed, 1 skipped, in 3 minutes" in text
     assert "| type | fp32 fused-loss | fp32 with-logits | bf16 fused-loss | bf16 with-logits |" in text
-    assert "| llama | skipped: drift: llama | not run | not run | failed: losses is off by 1e-3 / more |" in text
+    assert "| llama | skipped: drift: llama | passed | not run | failed: losses is off by 1e-3 / more |" in text
     assert text.splitlines()[-1] == "| xlm-roberta | passed | not run | not run | not run |"
 
 

@@ -1,4 +1,4 @@
-"""The table of a run of the convergence suite, as docs/convergence-<version of transformers>.md.
+"""The table of a run of the convergence suite, as docs/convergence-<version of transformers>.md or where --out says.
 
 python -m pytest tests/test_convergence.py --junitxml RUN.xml
 python tools/convergence_table.py RUN.xml
@@ -6,8 +6,8 @@ python tools/convergence_table.py RUN.xml
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,10 +29,10 @@ Commit {sha}, device {device}; {versions}.
 """
 
 
-def outcomes(xml: Path) -> dict[str, dict[tuple[str, str], str]]:
-    """Model type -> dtype and mode -> passed, or why not, from a JUnit file."""
+def outcomes(runs: list[ElementTree.Element]) -> dict[str, dict[tuple[str, str], str]]:
+    """Model type -> dtype and mode -> passed, or why not, from JUnit files."""
     found: dict[str, dict[tuple[str, str], str]] = {}
-    for case in ElementTree.parse(xml).iter("testcase"):
+    for case in (case for run in runs for case in run.iter("testcase")):
         if (name := CASE.search(case.get("name", ""))) is not None:
             found.setdefault(name[1], {})[name[2], name[3]] = _outcome(case)
     return dict(sorted(found.items()))
@@ -45,11 +45,12 @@ def _outcome(case: ElementTree.Element) -> str:
     return "passed"
 
 
-def page(xml: Path) -> str:
+def page(files: list[Path]) -> str:
     """The text of the table."""
-    found, here = outcomes(xml), machine()
+    runs = [ElementTree.parse(file).getroot() for file in files]
+    found, here = outcomes(runs), machine()
     words = [text.partition(":")[0] for cases in found.values() for text in cases.values()]
-    seconds = sum(float(suite.get("time", 0)) for suite in ElementTree.parse(xml).iter("testsuite"))
+    seconds = sum(float(suite.get("time", 0)) for run in runs for suite in run.iter("testsuite"))
     versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items() if version)
     counts = {word: words.count(word) for word in ("passed", "failed", "skipped")}
     head = HEAD.format(
@@ -67,12 +68,19 @@ def page(xml: Path) -> str:
     return f"{head}| type | {columns} |\n|{'---|' * (len(CASES) + 1)}\n{rows}"
 
 
-def main(xml: Path) -> None:
-    """Write the table, and remove that of another version."""
-    for old in DOCS.glob("convergence-*.md"):
-        old.unlink()
-    (DOCS / f"convergence-{machine()['versions']['transformers']}.md").write_text(page(xml), encoding="utf-8")
+def main() -> None:
+    """Write the table; without --out in place of that of another version."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.xml", help="JUnit files that make one run together")
+    parser.add_argument("--out", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    text = page(args.runs)
+    if args.out is None:
+        for old in DOCS.glob("convergence-*.md"):
+            old.unlink()
+        args.out = DOCS / f"convergence-{machine()['versions']['transformers']}.md"
+    args.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

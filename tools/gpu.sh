@@ -6,8 +6,8 @@
 #   LIGER_GROUPS="models convergence" tools/gpu.sh OUT [WHEELS]      of all tests these: kernels models convergence ecosystem
 #   LIGER_WORKERS=5 tools/gpu.sh OUT [WHEELS]       processes for each suite that can be shared out, where pytest-xdist is
 #
-# OUT gets tests.log, bench.log, bench/ (what `liger bench` writes) and gpu.json (commit, versions, device, counts), and the
-# exit status is 1 if a test failed, a suite ran none, died or ran out of time, or the benchmarks failed. All of it takes at
+# OUT gets tests.log, bench.log, bench/ (what `liger bench` writes), gpu.json (commit, versions, device, counts) and
+# convergence.md (a row for each model), and the exit status is 1 if a test failed, a suite ran none, died or ran out of time, or the benchmarks failed. All of it takes at
 # most LIGER_TEST_SECONDS (300) + LIGER_BIG_SECONDS (120, tests that need most of the GPU's memory, by themselves) +
 # LIGER_BENCH_SECONDS (600) and a minute; 0 leaves tests or benchmarks out. LIGER_SHA names the commit where git cannot.
 set -u
@@ -119,4 +119,5 @@ else
     [ "$test_seconds" = 0 ] || everything
     [ "$bench_seconds" = 0 ] || benchmarks
 fi
+[ ! -f "$work/convergence.xml" ] || "$python" tools/convergence_table.py "$work"/convergence*.xml --out "$out/convergence.md"
 "$python" tools/gpu_report.py "$work" "$out"
