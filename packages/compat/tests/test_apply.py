@@ -163,7 +163,7 @@ def test_cross_entropy_is_traced_without_a_graph_break(pair):
 
 def test_cross_entropy_without_a_model_counts_for_what_is_loaded(pair):
     report = lk.apply_liger_kernel_to_llama(**LOGITS_LOSS)
-    model = AutoModelForCausalLM.from_config(pair.plain().config)
+    model = AutoModelForCausalLM.from_config(pair.plain().config).to(pair.device)
     with count_ops() as calls:
         model(**pair.batch())
     assert [op for op, _ in calls.elements()].count("cross_entropy") == 1
@@ -231,7 +231,7 @@ def test_without_a_model_what_is_loaded_is_patched_at_once(pair, tmp_path):
     assert liger.is_patched(AutoModelForCausalLM.from_config(config)) and liger.is_patched(
         AutoModel.from_config(config)
     )
-    out = get_peft_model(loaded, LoraConfig(target_modules=["q_proj"])).train()(**pair.batch())
+    out = get_peft_model(loaded, LoraConfig(target_modules=["q_proj"])).to(pair.device).train()(**pair.batch())
     assert out.logits is None
     torch.testing.assert_close(out.loss, pair.plain()(**pair.batch()).loss)
     assert ops(report) == {"rope", "rms_norm", "silu_mul", "linear_cross_entropy"}

@@ -133,7 +133,7 @@ def test_prediction_loss_only(pair, tmp_path, alone):
         out, calls = evaluated(pair.plain(), tmp_path, accuracy, use, evaluate)
         outputs.append(torch.tensor(out.metrics["eval_loss"], dtype=torch.float64))
         assert (out.predictions is None) == alone
-        assert (("linear_cross_entropy", "torch") in calls) == (use and alone)
+        assert ("linear_cross_entropy" in {op for op, _ in calls}) == (use and alone)
     same(*outputs)
 
 

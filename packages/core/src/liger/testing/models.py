@@ -157,7 +157,7 @@ def step(model: Any, **inputs: Any) -> tuple[torch.Tensor, dict[str, torch.Tenso
     out = model(**inputs)
     loss = out[0] if isinstance(out, tuple) else out.loss
     loss.backward()
-    return loss.detach(), gradients(model), out
+    return loss.detach().clone(), gradients(model), out  # copies: a replayed CUDA graph writes over what it gave before
 
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:
