@@ -231,7 +231,7 @@ def _joined(head: Any, slot: Slot) -> bool:
         for inner in heads:  # PEFT copied the head alone, so its copy holds a slot of its own
             if inner.__dict__[SLOT] is not slot:
                 inner.__dict__[SLOT] = slot
-        return bool(heads) and all(readable(inner.weight, "") is None for inner in heads)
+        return len(heads) > 0 and all(readable(inner.weight, "") is None for inner in heads)
     if getattr(head, "__liger_spec__", None) is not None and head.__liger_spec__.adapter != rowwise.ADAPTER:
         return head.__dict__.get(SLOT) is slot and readable(head.weight, "") is None
     if torch.compiler.is_compiling():  # what goes by rows calls autograd, which cannot be traced

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import liger
-from liger.testing.models import Pair, expect, find, gradients
+from liger.testing.models import ROUNDINGS, Pair, expect, find, gradients
 from liger.testing.observe import count_ops
 
 STEPS, ROWS, TOKENS, TOP, RATE = 32, 4, 64, 20, 1e-3
@@ -167,7 +167,7 @@ def apart(run: Run, truth: Run) -> dict[str, float]:
     sides = sorted(run.first.keys() ^ truth.first.keys())
     expect(not sides, f"gradients of {sides} exist on one side only")
     values, others = likeliest(run, truth)
-    noise = max(float(g.norm()) for g in truth.first.values()) * torch.finfo(torch.float32).eps / ALLOWED["gradient"]
+    noise = max(float(g.norm()) for g in truth.first.values()) * ROUNDINGS / ALLOWED["gradient"]
     return {
         "losses": _relative(run.losses, truth.losses) * STEPS**0.5,  # on one step
         "log-probs": _relative(others, values),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 RELATIVE = 1e-5
 """Bound on loss and gradients against unpatched in fp32, relative to each tensor's norm (DESIGN 8)."""
+ROUNDINGS = 4 * torch.finfo(torch.float32).eps
+"""No gradient is held to less than this share of the largest: each op on its way rounds (decision 0016)."""
 ALWAYS = ("pinned", "loss-and-gradients-fp32", "images", "undo")
 """Checks that belong to every part: they are quick, and a change upstream shows in them first."""
 
@@ -197,10 +199,9 @@ def expect_close_gradients(
 ) -> None:
     """Each gradient agrees.
 
-    None is held to less than one fp32 rounding of the largest: some are 0 but for roundings that do not cancel,
-    such as that of a bias of keys, which softmax takes out again.
+    Some are 0 but for ``ROUNDINGS`` that do not cancel, such as that of a bias of keys, which softmax takes out again.
     """
-    least = max(float(g.norm()) for g in wanted.values()) * torch.finfo(torch.float32).eps / RELATIVE
+    least = max(float(g.norm()) for g in wanted.values()) * ROUNDINGS / RELATIVE
     for name, gradient in wanted.items():
         expect_close(found[name], gradient, f"{what} of {name}", relative, least)
 
