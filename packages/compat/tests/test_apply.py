@@ -23,8 +23,7 @@ from liger_kernel._types import FLAGS, FUNCTIONS
 
 
 @pytest.fixture(autouse=True)
-def nothing_said():
-    _said._said.clear()
+def unpatched_afterwards():
     yield
     if left := LlamaForCausalLM.__init__ is not INIT:
         liger_kernel.last_report().revert()

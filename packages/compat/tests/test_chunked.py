@@ -184,7 +184,6 @@ def test_distillation_by_position():
 
 def test_what_is_wrong_raises_and_what_does_nothing_is_said(monkeypatch):
     hidden, head, _ = (t.detach() for t in leaves())
-    _said._said.clear()
     with pytest.warns(_said.CompatWarning, match="chunk_size=4 does nothing") as said:
         chunked_loss.LigerFusedLinearORPOLoss(chunk_size=4)(head, hidden, TARGET)
     assert said[0].filename == __file__

@@ -21,11 +21,6 @@ RATIO = torch.rand(B, T, generator=GENERATOR) + 0.5
 TEMPERATURE = 1.3
 
 
-@pytest.fixture(autouse=True)
-def nothing_said():
-    _said._said.clear()
-
-
 def leaves(dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     drawn = [torch.randn(*s, generator=generator) / d for s, d in (((B, T, H), 1), ((V, H), 4), ((V,), 1))]

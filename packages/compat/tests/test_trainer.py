@@ -88,7 +88,6 @@ def test_a_config_of_flags(pair, tmp_path):
 
 @pytest.mark.parametrize("pair", ["llama"], indirect=True)
 def test_a_config_with_flags_that_are_not_its_own(pair, tmp_path):
-    _said._said.clear()
     with pytest.warns(_said.CompatWarning, match="geglu=True does nothing for model type 'llama'"):
         trained(pair, tmp_path, use_liger_kernel=True, liger_kernel_config={"geglu": True}, max_steps=1)
     with pytest.raises(TypeError, match="unknown flags ropes"):
