@@ -293,7 +293,7 @@ def oldest(session: nox.Session) -> None:
     pins = [package.pin for package in PACKAGES.values()]
     fresh = [argument for dist in PACKAGES for argument in ("--reinstall-package", dist)]
     floors = ["--resolution", "lowest-direct", *external(PACKAGES.values())]
-    session.install(*LINKS, *fresh, *pins, testing(), "pytest-xdist", *floors)
+    session.install(*LINKS, *fresh, *pins, testing(), "pytest-xdist>=3.6", *floors)
     models = [str(p.tests) for p in PACKAGES.values() if p.tests and p.label.startswith(("hf", "models"))]
     pytest(session, *PROCESSES, "-rs", *kernel_tests(), *models, LIGER_DRIFT="1")
 

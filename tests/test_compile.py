@@ -73,6 +73,24 @@ def test_undone_while_compiled(device: str) -> None:
 
 
 @pytest.mark.gpu(1)
+def test_what_inductor_fuses_is_traced_and_the_report_says_so() -> None:
+    """Small ops are no walls in a compiled model, the head is a kernel still; a kernel by hand is one."""
+    import liger
+
+    pair = Pair(find("llama"), "cuda")
+    plain, model, by_hand = pair.plain(), pair.plain(), pair.plain()
+    report, batch = liger.autopatch(model), pair.batch()
+    chosen = liger.autopatch(by_hand, prefer={"rms_norm": "triton"})
+    expected = step(plain, **batch)[:2]
+    for each in (model, by_hand):
+        each.compile()
+        expect_equal([step(each, **batch)[:2]], [expected])
+    assert report.kernels["linear_cross_entropy"] == "triton on cuda, compiled"
+    assert all(report.kernels[op] == "reference on cuda, compiled" for op in ("rms_norm", "rope", "silu_mul"))
+    assert chosen.kernels["rms_norm"] == "triton on cuda, compiled"
+
+
+@pytest.mark.gpu(1)
 @pytest.mark.parametrize("model_type", ["llama", "gemma2"])
 def test_reduce_overhead(model_type: str) -> None:
     """Captured as a CUDA graph and replayed, in training: nothing in a patched model hinders the capture."""

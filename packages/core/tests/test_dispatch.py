@@ -211,6 +211,29 @@ def test_a_compiled_call_beyond_a_limit_is_served_by_another_kernel() -> None:
         assert next(iter(counts))[1] == ("right" if width == 4 else "reference")
 
 
+def test_where_an_op_is_traced_its_reference_is_compiled_unless_a_kernel_was_chosen(monkeypatch) -> None:
+    known = registry.registry()
+    monkeypatch.setitem(known.ops, "scaled", dataclasses.replace(known.ops["scaled"], traced_on=("cpu",)))
+    reset()
+    step = torch.compile(plugin.scaled, fullgraph=True, backend="aot_eager")
+
+    def compiled(**kwargs: object) -> str:
+        torch._dynamo.reset()
+        with count_ops() as counts:
+            step(torch.ones(2, 4), torch.ones(4), **kwargs)
+        ((_, name),) = counts
+        return name
+
+    assert (served(), compiled(), served()) == ("right", "reference", "right")
+    assert compiled(kernel="right") == "right"
+    for preferred in ("right", {"scaled": "right"}):
+        with liger.prefer(preferred):
+            assert compiled() == "right"
+    (decision,) = [d for d in LOG.decisions if d.compiled and d.prefer is None]
+    why = dict(decision.rejected)["right"]
+    assert decision.chosen == "reference" and why == ("torch.compile fuses the reference with what is around it",)
+
+
 def test_a_kernel_from_before_an_op_gained_a_tensor_still_serves_calls_without(monkeypatch) -> None:
     """Third parties' kernels do not break when an op gets an optional argument."""
     from liger.dispatch import Candidate, _arity

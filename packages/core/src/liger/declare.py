@@ -94,6 +94,8 @@ class Op:
         variants: further kinds of input, each tested once per dtype by ``inputs(..., variant=name)``.
         reduction: terms summed into one output element, as a name in ``sizes``; loosens the contract by its root.
         module: the ``torch.nn.Module`` offered as ``liger.nn.<class name>``, if any.
+        traced_on: device types on which ``torch.compile`` is given the reference unless a kernel was chosen by hand:
+            where inductor, which fuses it with what is around it, was measured to be no slower than a kernel.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Op:
     variants: tuple[str, ...] = ()
     reduction: str | None = None
     module: str | None = None
+    traced_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An entry of the process log: which kernel serves an op for one device and dtype, and why not the others."""
+    """An entry of the process log: which kernel serves an op for one device and dtype, and why not the others.
+
+    ``compiled``: for calls that ``torch.compile`` traces.
+    """
 
     op: str
     device: str
@@ -63,6 +66,7 @@ class Decision:
     prefer: str | None
     chosen: str
     rejected: tuple[tuple[str, tuple[str, ...]], ...]
+    compiled: bool = False
 
 
 class _Log:
@@ -79,7 +83,9 @@ class _Table:
 
 LOG = _Log()
 TABLE = _Table()
-_cache: dict[tuple[Any, ...], tuple[str, ...]] = {}
+# op, device, dtypes, a kernel chosen by hand, one for all ops that have it, whether torch.compile traces
+Asked = tuple[str, torch.device, tuple[torch.dtype, ...], str | None, str | None, bool]
+_cache: dict[Asked, tuple[str, ...]] = {}
 _lock = threading.Lock()
 
 
@@ -189,18 +195,19 @@ def run(
     Raises:
         KernelUnavailable: the kernel chosen by hand cannot serve the call, or none can.
     """
-    if torch.compiler.is_compiling():
+    compiled = torch.compiler.is_compiling()
+    if compiled:
         tensors = _distinct(tensors)
     else:  # kernels read the memory, where a lazy minus sign is not
         tensors = [t.resolve_neg() if t is not None and t.is_neg() else t for t in tensors]
     by_hand = reference_only(op, tensors, kernel or CONTEXT.prefer.get(op))
     anywhere = None if by_hand else CONTEXT.prefer.get("*")
     dtypes = tuple([t.dtype for t in tensors if t is not None and t.dtype.is_floating_point])
-    for entry in candidates(op, tensors[0].device, dtypes, by_hand, anywhere):  # type: ignore[union-attr]
+    for entry in candidates(op, tensors[0].device, dtypes, by_hand, anywhere, compiled):  # type: ignore[union-attr]
         candidate: Candidate = getattr(TABLE, entry)
         if candidate.accepts(tensors, sizes, options):
-            if LOG.observers:
-                _observe(op, candidate.name)
+            for observer in LOG.observers:
+                observer(op, candidate.name)
             return candidate.fn(*tensors[: candidate.arity], **options)
     raise KernelUnavailable(_explain(op, tensors, options, sizes, by_hand or anywhere))
 
@@ -215,15 +222,12 @@ def _distinct(tensors: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor |
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def candidates(
-    op: str, device: torch.device, dtypes: tuple[torch.dtype, ...], by_hand: str | None, anywhere: str | None
-) -> tuple[str, ...]:
-    """The entries of ``TABLE`` able to serve this device and these dtypes, best first; decided once per combination."""
-    key = (op, device, dtypes, by_hand, anywhere)
-    found = _cache.get(key)
+def candidates(*asked: *Asked) -> tuple[str, ...]:
+    """The entries of ``TABLE`` able to serve, best first; decided once for each op, device, dtypes and preference."""
+    found = _cache.get(asked)
     if found is None:
         with _lock:
-            found = _cache[key] = _decide(op, device, dtypes, by_hand, anywhere)
+            found = _cache[asked] = _decide(*asked)
     return found
 
 
@@ -273,18 +277,20 @@ def reasons(kernel: Kernel, call: Call, prefer: str | None = None) -> list[str]:
     return out
 
 
-def _decide(
-    op: str, device: torch.device, dtypes: tuple[torch.dtype, ...], by_hand: str | None, anywhere: str | None
-) -> tuple[str, ...]:
+def _decide(*asked: *Asked) -> tuple[str, ...]:
+    op, device, dtypes, by_hand, anywhere, compiled = asked
     call = make_call(op, device, dtypes, by_hand or anywhere)
     kernels = registry().kernels(registry().op(op).name)
     if anywhere is not None and all(k.name != anywhere for k in kernels):
         anywhere = None  # "*" counts for the ops that have such a kernel
         call = make_call(op, device, dtypes)
     prefer = by_hand or anywhere
+    traced = compiled and prefer is None and device.type in registry().op(op).traced_on
     able, rejected = [], []
     for kernel in kernels:
         why = reasons(kernel, call, prefer)
+        if traced and kernel.name != "reference":
+            why.append("torch.compile fuses the reference with what is around it")
         if why:
             rejected.append((kernel.name, tuple(why)))
         else:
@@ -296,7 +302,7 @@ def _decide(
                 f"{owners} have equal rank {first.rank} for {_where(call)}; choose one with prefer="
             )
     if able:
-        LOG.decisions[Decision(op, call.device, call.dtypes, prefer, able[0].name, tuple(rejected))] = None
+        LOG.decisions[Decision(op, call.device, call.dtypes, prefer, able[0].name, tuple(rejected), compiled)] = None
     return tuple(_enter(k) for k in able)
 
 
@@ -316,11 +322,6 @@ def _arity(fn: Callable[..., Any]) -> int:
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return sys.maxsize
     return sum(k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for k in kinds)
-
-
-def _observe(op: str, kernel: str) -> None:
-    for observer in LOG.observers:
-        observer(op, kernel)
 
 
 def _why_not(kernel: Kernel, call: Call, prefer: str | None, tensors: int) -> list[str]:

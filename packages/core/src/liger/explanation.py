@@ -195,7 +195,7 @@ def _history(op: str) -> list[str]:
     for d in dispatch.LOG.decisions if dispatch else ():
         if d.op == op:
             why = "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in d.rejected)
-            asked = f", prefer={d.prefer!r}" if d.prefer else ""
+            asked = (f", prefer={d.prefer!r}" if d.prefer else "") + ", compiled" * d.compiled
             out.append(f"{d.device} ({', '.join(d.dtypes)}{asked}) -> {d.chosen}" + (f"  [not {why}]" if why else ""))
     return out
 

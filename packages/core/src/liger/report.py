@@ -77,7 +77,7 @@ class Report:
         if dispatch := sys.modules.get("liger.dispatch"):
             for op in out:
                 served = [d for d in dispatch.LOG.decisions if d.op == op and d.prefer == self.prefer.get(op)]
-                names = list(dict.fromkeys(f"{d.chosen} on {d.device}" for d in served))
+                names = list(dict.fromkeys(f"{d.chosen} on {d.device}{', compiled' * d.compiled}" for d in served))
                 out[op] = ", ".join(names) or "pending"
         return out
 

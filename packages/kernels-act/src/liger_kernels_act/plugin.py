@@ -17,6 +17,7 @@ PAIR: Mapping[str, Any] = {
     "model": {"R": "tokens", "H": "intermediate_size"},
     "variants": ("packed", "three dimensions"),
     "mixed": ("gate", "up"),
+    "traced_on": ("cuda",),
 }
 PACKED: Mapping[str, Any] = {
     **PAIR,
@@ -153,6 +154,7 @@ RELU_SQUARED = Op(
     peers={"liger-kernel": "liger_kernels_act._peers:liger_relu_squared"},
     variants=("three dimensions",),
     module="liger_kernels_act.modules:ReLUSquared",
+    traced_on=("cuda",),
 )
 
 RELU_SQUARED_TRITON = Kernel(
