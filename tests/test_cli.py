@@ -6,6 +6,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+import liger
 from liger.cli import build
 from liger.declare import load
 from liger.registry import registry
@@ -44,12 +45,18 @@ def test_explain_prints_the_profile_of_each_kernel_as_yaml(op):
     declared = registry().ops[op]
     assert [s["values"] for s in said["benchmark"]["sweeps"]] == [list(s.values) for s in declared.sweeps]
     assert said["benchmark"]["providers"][:3] == ["ours", "eager", "torch.compile"]
+    assert said["traced_on"] == list(declared.traced_on)
     for kernel in registry().kernels(op):
         found = said["kernels"][kernel.id]
         assert found["rank"] == kernel.rank
         if kernel.profile:
             assert found["saved"] == list(kernel.profile.saved) and found["gradients"] == dict(kernel.profile.gradients)
             assert set(found) >= {"tier", "recomputed", "grid", "precision", "needs"}
+
+
+def test_explain_says_where_torch_compile_is_given_the_reference():
+    line = "inside torch.compile on cuda: the reference, unless a kernel is chosen with prefer="
+    assert line in str(liger.explain("rms_norm")) and line not in str(liger.explain("cross_entropy"))
 
 
 @pytest.mark.parametrize("words", [["--device", "cuda"], ["--dtype", "float32"]])

@@ -95,11 +95,18 @@ def test_only_some_tests_of_the_kernels(tmp_path):
     assert not (tmp_path / "bench.log").exists()
 
 
-def test_an_unknown_group_of_tests_is_named(tmp_path):
-    env = {**os.environ, "LIGER_GROUPS": "modles", "PYTHON": sys.executable}
-    command = ["bash", str(ROOT / "tools" / "gpu.sh"), str(tmp_path)]
+def test_an_unknown_group_of_tests_is_named_before_any_starts(tmp_path):
+    env = {**os.environ, "LIGER_GROUPS": "kernels modles", "PYTHON": "false"}
+    command = ["bash", str(ROOT / "tools" / "gpu.sh"), str(tmp_path / "out")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "LIGER_GROUPS has modles, expected some of: kernels models" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_arguments_it_says_all_that_it_takes():
+    command = ["bash", str(ROOT / "tools" / "gpu.sh")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout.rstrip().endswith("LIGER_SHA names the commit where git cannot.")
 
 
 def test_what_would_hide_a_peer_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama import modeling_llama
 
 import liger
+from liger import dispatch
 from liger.errors import (
     CarrierLeaked,
     KernelUnavailable,
@@ -637,6 +638,17 @@ def test_a_value_that_the_op_refuses_is_refused_before_anything_is_patched(pair,
         with pytest.raises(error, match=message):
             act(model, options={"linear_cross_entropy": values})
     assert not liger.is_patched(model)
+
+
+@pytest.mark.parametrize("prefer", ["reference", "triton"])
+def test_trying_options_is_no_use_of_a_kernel(pair, prefer, monkeypatch):
+    """Neither the report nor an observer hears of it, and it needs no kernel that may be disabled."""
+    monkeypatch.setenv("LIGER_DISABLE_KERNELS", "reference,torch")
+    dispatch.reset()
+    options = {"linear_cross_entropy": {"workspace_mb": 64.0}}
+    with liger.prefer(prefer), count_ops() as counts:
+        report = liger.autopatch(pair.plain(), prefer=prefer, only="linear_cross_entropy", options=options)
+    assert not counts and report.kernels == {"linear_cross_entropy": "pending"}
 
 
 def test_paths_of_modules_around_and_of_the_head(pair):

@@ -820,6 +820,19 @@ def test_a_class_that_gets_another_forward_between_two_models() -> None:
     expect_equal_step(plain, patched, **IDS)
 
 
+def test_a_class_that_inherits_another_forward_between_two_models() -> None:
+    """The class itself is untouched, the one above it is not."""
+    above = type("Above", (AcmeForCausalLM,), {"forward": AcmeForCausalLM.forward})
+    cls: Any = type("Below", (above,), {})
+    liger.autopatch(cls(AcmeConfig()), prefer="reference")
+    above.forward = lambda self, input_ids, labels=None, **kw: AcmeForCausalLM.forward(self, input_ids.flip(-1), labels)
+    torch.manual_seed(0)
+    plain = cls(AcmeConfig()).train()
+    patched = copy.deepcopy(plain)
+    assert "linear_cross_entropy" in {row.op for row in liger.autopatch(patched, prefer="reference").applied}
+    expect_equal_step(plain, patched, **IDS)
+
+
 def test_a_registry_of_classes_is_told_nothing() -> None:
     class Registered(UsualNorm):
         known: ClassVar[dict[str, type]] = {}

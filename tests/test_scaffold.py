@@ -55,9 +55,19 @@ def install(folders, site):
 
 
 def in_turn(items):
-    """All of them, or one in a part of the checks, another in the next part."""
+    """All of them, or some in a part of the checks, others in the next part; one where there are as many parts."""
     index, parts = part()
-    return [item for at, item in enumerate(items) if parts == 1 or index % len(items) == at]
+    turns = min(parts, len(items))
+    return [item for at, item in enumerate(items) if at % turns == index % turns]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 16])
+def test_all_parts_together_try_everything(parts, monkeypatch):
+    tried = []
+    for index in range(parts):
+        monkeypatch.setenv("LIGER_TEST_PART", f"{index}/{parts}")
+        tried += in_turn("abc")
+    assert set(tried) == set("abc") and len(tried) == max(parts, 3)
 
 
 @pytest.mark.slow

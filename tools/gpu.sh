@@ -7,11 +7,17 @@
 #   LIGER_WORKERS=5 tools/gpu.sh OUT [WHEELS]       processes for each suite that can be shared out, where pytest-xdist is
 #
 # OUT gets tests.log, bench.log, bench/ (what `liger bench` writes), gpu.json (commit, versions, device, counts) and
-# convergence.md (a row for each model), and the exit status is 1 if a test failed, a suite ran none, died or ran out of time, or the benchmarks failed. All of it takes at
-# most LIGER_TEST_SECONDS (300) + LIGER_BIG_SECONDS (120, tests that need most of the GPU's memory, by themselves) +
-# LIGER_BENCH_SECONDS (600) and a minute; 0 leaves tests or benchmarks out. LIGER_SHA names the commit where git cannot.
+# convergence.md (a row for each model). The exit status is 1 if a test failed, a suite ran none, died or ran out of time,
+# or the benchmarks failed. All of it takes at most LIGER_TEST_SECONDS (300) + LIGER_BIG_SECONDS (120, tests that need
+# most of the GPU's memory, by themselves) + LIGER_BENCH_SECONDS (600) and a minute; 0 leaves tests or benchmarks out.
+# LIGER_SHA names the commit where git cannot.
 set -u
-[ $# -ge 1 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 2; }
+every="kernels models convergence ecosystem"
+groups=${LIGER_GROUPS:-$every}
+for group in $groups; do # before any of them starts
+    case " $every " in *" $group "*) ;; *) echo "LIGER_GROUPS has $group, expected some of: $every" >&2 && exit 2 ;; esac
+done
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 wheels=${2:+$(cd "$2" && pwd)}
@@ -90,15 +96,11 @@ ecosystem() {
 }
 
 everything() {
-    for group in ${LIGER_GROUPS:-kernels models convergence ecosystem}; do
-        case $group in
-        kernels) kernels "not big" ;;
-        models | convergence | ecosystem) "$group" ;;
-        *) echo "LIGER_GROUPS has $group, expected some of: kernels models convergence ecosystem" >&2 && exit 2 ;;
-        esac
+    for group in $groups; do
+        case $group in kernels) kernels "not big" ;; *) "$group" ;; esac
     done
     wait
-    case " ${LIGER_GROUPS:-kernels} " in *" kernels "*)
+    case " $groups " in *" kernels "*)
         test_seconds=$big_seconds
         suite big packages/kernels-*/tests -k big ;; # beside others the memory would not be enough
     esac

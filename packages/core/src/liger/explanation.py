@@ -44,6 +44,7 @@ class Explanation:
     kernels: tuple[KernelInfo, ...]
     history: tuple[str, ...] = ()
     launch_table: str = ""
+    traced_on: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -58,6 +59,9 @@ class Explanation:
                 lines.append(f"    on {self.device}: {'; '.join(k.reasons) or 'can serve'}")
             if k.settings:
                 lines.append(f"    launch settings {k.settings}")
+        if self.traced_on:
+            where = "/".join(self.traced_on)
+            lines.append(f"  inside torch.compile on {where}: the reference, unless a kernel is chosen with prefer=")
         if self.launch_table:
             lines.append(f"  launch table in force: {self.launch_table}")
         if self.history:
@@ -101,6 +105,7 @@ def explain(
         kernels=infos,
         history=tuple(_history(op)) if history else (),
         launch_table=launch_table(),
+        traced_on=declared.traced_on,
     )
 
 
@@ -129,6 +134,7 @@ def profile(op: str) -> dict[str, Any]:
         "reference": declared.reference,
         "options": {name: {"default": o.default, "tested": list(o.values)} for name, o in declared.options.items()},
         "mixed_dtypes": list(declared.mixed),
+        "traced_on": list(declared.traced_on),
         "benchmark": {
             "sweeps": [_fields(sweep) for sweep in declared.sweeps],
             "providers": ["ours", "eager", "torch.compile", *declared.peers],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from liger.candidates import Candidate, find
 from liger.context import as_prefer
 from liger.declare import Fit, load
-from liger.errors import AlreadyPatched, PatchRefused, WrongOrder
+from liger.errors import AlreadyPatched, KernelUnavailable, PatchRefused, WrongOrder
 from liger.patch import (
     PENDING,
     Action,
@@ -317,13 +317,17 @@ def _check_options(choices: Choices, candidates: list[Candidate]) -> None:
 
 
 def _try_options(op: str, options: Mapping[str, Any]) -> None:
-    """Raise what an op says of option values that it takes in no dtype; the model's first forward would be too late."""
+    """Raise what an op says of option values that it takes in no dtype; the model's first forward would be too late.
+
+    The kernel that is asked for does not exist, so where an op refuses nothing it ends with that: nothing is computed,
+    logged or counted, whatever kernels are preferred or disabled.
+    """
     refusals = []
     for dtype in ("float32", "bfloat16", "float16"):
-        case = typical(registry().kernels(op)[-1], dtype).replace(options=options)
-        tensors, every = case.make()
+        tensors, every = typical(registry().kernels(op)[-1], dtype).replace(options=options).make()
         try:
-            case.public()(*tensors, **every)
+            load(registry().op(op).public)(*tensors, **every, kernel="none, as only the options are tried")
+        except KernelUnavailable:
             return
         except (TypeError, ValueError) as error:
             refusals.append(error)

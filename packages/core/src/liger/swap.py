@@ -69,7 +69,8 @@ def _rebuild(original: type, spec: Spec, function: Callable[..., Any], args: tup
 
 def swapped_class(original: type, spec: Spec) -> type:
     """The subclass of ``original`` for ``spec``: the same object until ``original`` gets another forward."""
-    key = original, original.__dict__.get("forward"), spec  # the class may get another forward between two models
+    # the class, or one that it inherits from, may get another forward between two models
+    key = original, getattr(original, "forward", None), spec
     found = _classes.get(key)
     if found is None:
         found = _classes[key] = _make_class(original, spec)
