@@ -97,6 +97,38 @@ def test_a_part_is_chosen_by_folder_file_and_name(monkeypatch, capsys, sdist):
         call(monkeypatch, sdist, [], "test/nothing")
 
 
+def test_a_name_of_no_test_and_one_that_is_no_expression_fail(monkeypatch, capsys, sdist):
+    assert call(monkeypatch, sdist, [ONE, THREE], "-k", "nonsense") == 1
+    assert "covers no failing test" not in capsys.readouterr().out  # no entry is about what did not run
+    assert call(monkeypatch, sdist, [ONE, THREE], "-k", "test_one and (") == 1
+    assert f"no entry covers it: {FILE}: " in capsys.readouterr().out
+
+
+def test_a_name_chooses_of_all_files_and_is_a_part_of_the_suite(monkeypatch, capsys, sdist):
+    assert call(monkeypatch, sdist, [ONE, THREE], "-k", "test_one") == 0  # the entry of test_three may be idle
+    assert f"| {FILE} | 1 | 0 | 1 |" in capsys.readouterr().out
+    assert call(monkeypatch, sdist, [ONE, Difference("one.1", "")], "-k", "test_one") == 1
+    assert "this entry covers no failing test: one.1" in capsys.readouterr().out
+
+
+def test_the_sdist_is_fetched_or_given_and_stays_as_it_is(monkeypatch, capsys, sdist):
+    before = {path: path.stat().st_mtime_ns for path in sdist.rglob("*")}
+    assert call(monkeypatch, sdist, [ONE, THREE]) == 0  # given: nothing is fetched
+    assert {path: path.stat().st_mtime_ns for path in sdist.rglob("*")} == before
+    fetched = []
+    monkeypatch.setattr(peer_suite, "fetch", lambda into: fetched.append(into) or sdist)
+    assert peer_suite.main([FILE]) == 0 and len(fetched) == 1
+    assert f"| {FILE} | 1 | 1 | 2 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["nowhere", "test"])
+def test_a_folder_that_is_no_sdist_is_an_error_that_says_so(monkeypatch, capsys, sdist, what):
+    with pytest.raises(SystemExit) as stop:
+        call(monkeypatch, sdist / what, [])
+    assert stop.value.code == 2
+    assert f"--sdist {sdist / what}: there is no folder 'test' in it" in capsys.readouterr().err
+
+
 def test_the_page_of_a_run(monkeypatch, sdist):
     monkeypatch.setattr(peer_suite, "PAGE", sdist / "page.md")
     assert call(monkeypatch, sdist, [ONE], "--write") == 1 and not peer_suite.PAGE.exists()

@@ -253,6 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sdist", type=Path, help="folder of an unpacked sdist; otherwise it is fetched")
     parser.add_argument("--write", action="store_true", help="write docs/peer-suite.md")
     options = parser.parse_args(arguments)
+    if options.sdist and not (options.sdist / TESTS).is_dir():
+        parser.error(f"--sdist {options.sdist}: there is no folder {TESTS!r} in it, as in an unpacked sdist of {PEER}")
     with tempfile.TemporaryDirectory() as folder:
         suite = Path(folder) / "suite"
         shutil.copytree((options.sdist or fetch(Path(folder))) / TESTS, suite / TESTS)

@@ -1,5 +1,7 @@
 """Losses of pairs and of distillation from hidden states and a head: the numbers of full logits, gradients included."""
 
+import re
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, logsigmoid
@@ -193,16 +195,31 @@ def test_what_is_wrong_raises_and_what_does_nothing_is_said(monkeypatch):
         chunked_loss.LigerFusedLinearDPOLoss()(head, hidden, TARGET)
     monkeypatch.setattr(_pairs, "pairs", None)  # nothing is computed before
     monkeypatch.setattr(_pairs, "token_logprobs", None)
-    for options, error in (
-        ({"loss_type": "ipo"}, NotImplementedError),
-        ({"loss_type": "hinge", "label_smoothing": 0.1}, ValueError),
-        ({"loss_type": "exo_pair"}, ValueError),
-        ({"loss_type": "exo_pair", "label_smoothing": 1.0}, ValueError),
-        ({"loss_type": "robust", "label_smoothing": 0.5}, ValueError),
-        ({"loss_type": "discopop", "discopop_tau": 0.0}, ValueError),
-        ({"loss_type": "sppo_hard", "beta": 0.0}, ValueError),
-    ):
-        with pytest.raises(error, match=options["loss_type"]):
-            chunked_loss.LigerFusedLinearDPOLoss(**options, use_ref_model=False)(head, hidden, TARGET)
     with pytest.raises(ValueError, match="KTO: use_ref_model is True"):
         chunked_loss.LigerFusedLinearKTOLoss(use_ref_model=True)(hidden, head, TARGET, None, LIKED)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss_type": "ipo"}, "DPO: Unsupported loss_type 'ipo', Liger has sigmoid, robust, discopop"),
+        ({"loss_type": "hinge", "label_smoothing": 0.1}, "there is no label_smoothing for loss_type='hinge', got 0.1"),
+        ({"loss_type": "exo_pair"}, "label_smoothing must be > 0 for loss_type='exo_pair'"),
+        ({"loss_type": "exo_pair", "label_smoothing": 1.0}, "for loss_type='exo_pair', and below 1, got 1.0"),
+        ({"loss_type": "robust", "label_smoothing": 0.5}, "label_smoothing must lie in [0.0, 0.5) for loss_type='rob"),
+        ({"loss_type": "robust", "label_smoothing": -0.1}, "for loss_type='robust', got -0.1"),
+        ({"loss_type": "discopop", "discopop_tau": 0.0}, "discopop_tau must be > 0 for loss_type='discopop', got 0.0"),
+        ({"loss_type": "sppo_hard", "beta": 0.0}, "beta must be > 0 for loss_type='sppo_hard', got 0.0"),
+    ],
+)
+def test_what_a_dpo_cannot_be_raises_before_and_in_a_call(monkeypatch, options, message):
+    hidden, head, _ = (t.detach() for t in leaves())
+    monkeypatch.setattr(_pairs, "pairs", None)  # nothing is computed before
+    with pytest.raises(ValueError, match=re.escape(message)):
+        chunked_loss.LigerFusedLinearDPOLoss(**options)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        functional.liger_fused_linear_dpo(hidden, head, TARGET, use_ref_model=False, **options)
+    loss = chunked_loss.LigerFusedLinearDPOLoss(use_ref_model=False)
+    vars(loss).update(options)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        loss(head, hidden, TARGET)

@@ -1,6 +1,7 @@
 """The peer's names can be imported, cost nothing before they are used, and say so where there is no kernel."""
 
 import importlib
+import operator
 import subprocess
 import sys
 from importlib import metadata
@@ -70,6 +71,39 @@ def test_what_the_helpers_answer():
         assert utils.infer_comm_backend() == "gloo"
         with pytest.raises(RuntimeError, match="there is only a CPU"):
             utils.get_total_gpu_memory()
+
+
+@pytest.mark.parametrize("n", [1, 3, 1024, 1025, 2048, 4097, 8192, 16385, 65536])
+def test_settings_hold_a_row_in_one_block(n):
+    block, warps = ops.utils.calculate_settings(n)
+    assert n <= block < 2 * n and block & (block - 1) == 0
+    least = {4: 0, 8: 2048, 16: 8192, 32: 32768}
+    most = 16 if ops.utils.is_hip() else 32
+    assert warps == min(most, max(count for count, start in least.items() if block >= start))
+
+
+def test_settings_of_a_row_that_is_too_long_raise():
+    with pytest.raises(RuntimeError, match="n is 65537, expected at most 65536"):
+        ops.utils.calculate_settings(65537)
+
+
+def test_a_method_gets_contiguous_tensors():
+    class Context:
+        @ops.utils.ensure_contiguous
+        def forward(self, x, n, *, y):
+            """Doubled."""
+            assert x.is_contiguous() and y.is_contiguous() and n == 2
+            return x * n + y
+
+    turned = torch.arange(6.0).reshape(2, 3).T
+    assert torch.equal(Context().forward(turned, 2, y=turned), 3 * turned)
+    assert Context.forward.__name__ == "forward" and Context.forward.__doc__ == "Doubled."
+
+
+def test_versions_are_compared():
+    assert ops.utils.compare_version("torch", operator.ge, "2.0")
+    assert not ops.utils.compare_version("torch", operator.lt, "2.0")
+    assert not ops.utils.compare_version("no_such_package", operator.ne, "2.0")
 
 
 def test_a_kernel_without_an_answer_says_so_when_it_is_launched():

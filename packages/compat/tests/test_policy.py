@@ -173,13 +173,25 @@ def test_the_reference_is_taken_from_where_it_is_given():
         ({"importance_sampling_level": "word"}, "importance_sampling_level is 'word'"),
         ({"importance_sampling_level": "sequence", "loss_type": "cispo"}, "Sequence-level .* is not supported"),
         ({"loss_type": "dr_grpo"}, "'dr_grpo' needs max_completion_length"),
-        ({"loss_type": "sapo", "sapo_temperature_neg": 0.0}, "have to be above 0"),
     ],
 )
 def test_what_a_loss_cannot_be_raises(options, message):
     hidden, head, _ = (t.detach() for t in leaves())
     with pytest.raises(ValueError, match=message):
         chunked_loss.LigerFusedLinearGRPOLoss(**options, beta=0.0)(hidden, head, IDS, MASK, ADVANTAGES)
+
+
+@pytest.mark.parametrize("name", ["sapo_temperature_pos", "sapo_temperature_neg", "delta"])
+@pytest.mark.parametrize(("loss_type", "value"), [("sapo", 0.0), ("grpo", -1.0), ("dapo", float("nan"))])
+def test_what_has_to_be_positive_raises_before_and_in_a_call(name, loss_type, value):
+    hidden, head, _ = (t.detach() for t in leaves())
+    message = f"GRPO: {name} must be positive, got {value}"
+    with pytest.raises(ValueError, match=message):
+        chunked_loss.LigerFusedLinearGRPOLoss(**{name: value}, loss_type=loss_type)
+    loss = chunked_loss.LigerFusedLinearGRPOLoss(beta=0.0, loss_type=loss_type)
+    setattr(loss, name, value)
+    with pytest.raises(ValueError, match=message):
+        loss(hidden, head, IDS, MASK, ADVANTAGES)
 
 
 def test_shapes_that_would_broadcast_raise_and_what_does_nothing_is_said():

@@ -68,6 +68,8 @@ def test_unknown_names_in_fits():
         ({"skip_logits": True}, False, ValueError),
         ({"return_token_accuracy": True}, False, ValueError),
         ({"logits": "all"}, True, ValueError),
+        ({"return_predicted_tokens": False}, True, (None, False)),
+        ({"return_predicted_tokens": True}, True, ValueError),
     ],
 )
 def test_wanted(kwargs, labels, expected):

@@ -136,8 +136,7 @@ def dpo(
     """DPO and its kin; shapes as of ``orpo``, the reference's hidden states and head beside them.
 
     Raises:
-        NotImplementedError: an unknown ``loss_type``.
-        ValueError: ``use_ref_model`` without a reference, or a number that ``loss_type`` cannot take.
+        ValueError: ``use_ref_model`` without a reference, an unknown ``loss_type``, or a number that it cannot take.
     """
     _idle("DPO", compiled, chunk_size)
     _pairs.check_dpo(beta, loss_type, label_smoothing, discopop_tau)

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from liger_kernel._chunked import Result, cpo, dpo, grpo, jsd, kto, orpo, simpo
 from liger_kernel._losses import _Loss
+from liger_kernel._pairs import check_dpo
+from liger_kernel._policy import check_positive
 
 
 class LigerFusedLinearORPOLoss(_Loss):
@@ -78,7 +80,11 @@ class LigerFusedLinearSimPOLoss(_Loss):
 
 
 class LigerFusedLinearDPOLoss(_Loss):
-    """DPO and its kin."""
+    """DPO and its kin.
+
+    Raises:
+        ValueError: an unknown ``loss_type``, or a number that it cannot take.
+    """
 
     def __init__(
         self,
@@ -95,6 +101,7 @@ class LigerFusedLinearDPOLoss(_Loss):
         discopop_tau: float = 0.05,
     ) -> None:
         super().__init__(locals())
+        check_dpo(beta, loss_type, label_smoothing, discopop_tau)
 
     def forward(
         self,
@@ -144,7 +151,11 @@ class LigerFusedLinearKTOLoss(_Loss):
 
 
 class LigerFusedLinearGRPOLoss(_Loss):
-    """GRPO and its kin. Takes the hidden states first."""
+    """GRPO and its kin. Takes the hidden states first.
+
+    Raises:
+        ValueError: ``sapo_temperature_pos``, ``sapo_temperature_neg`` or ``delta`` is not above 0.
+    """
 
     def __init__(
         self,
@@ -168,6 +179,7 @@ class LigerFusedLinearGRPOLoss(_Loss):
         vespo_lambda_neg: float = 2.0,
     ) -> None:
         super().__init__(locals())
+        check_positive(sapo_temperature_pos, sapo_temperature_neg, delta)
 
     def forward(
         self,

@@ -34,14 +34,8 @@ def cross_entropy(
     return_predicted_tokens: bool = False,
 ) -> Result4:
     """Cross-entropy of logits (rows, V): loss, and z-loss, token accuracy and predicted tokens if asked for."""
-    options: dict[str, Any] = {
-        "ignore_index": ignore_index,
-        "reduction": reduction,
-        "label_smoothing": label_smoothing,
-        "softcap": softcap,
-        "z_loss": lse_square_scale,
-        "returns": _returns(return_z_loss, return_token_accuracy, return_predicted_tokens),
-    }
+    asked = _returns(return_z_loss, return_token_accuracy, return_predicted_tokens)
+    options = _options(ignore_index, lse_square_scale, label_smoothing, reduction, softcap, asked)
     found = _found(partial(ops.cross_entropy, _input, target, weight), target, weight, options)
     return _four(found, target, ignore_index, reduction, return_token_accuracy, return_predicted_tokens)
 
@@ -72,24 +66,43 @@ def linear_cross_entropy(
 
     ``use_token_scaling`` multiplies each row's loss by the probability of its label, which has no gradient.
     ``num_items`` divides the sum over rows, of loss and z-loss, in place of what "mean" divides by.
+
+    Raises:
+        ValueError: ``chunk_mem_const``, which does nothing here, is no positive whole number.
     """
     _said.idle("linear_cross_entropy", CHOSEN, ce_impl=(ce_impl, None), ce_mode=(ce_mode, None))
+    if isinstance(chunk_mem_const, bool) or not isinstance(chunk_mem_const, int) or chunk_mem_const < 1:
+        raise ValueError(
+            f"linear_cross_entropy: chunk_mem_const is {chunk_mem_const!r}, expected a whole number of at least 1"
+        )
     _said.idle("linear_cross_entropy", WORKSPACE, chunk_mem_const=(chunk_mem_const, 1))
-    options: dict[str, Any] = {
-        "ignore_index": ignore_index,
-        "reduction": reduction,
-        "label_smoothing": label_smoothing,
-        "softcap": softcap,
-        "z_loss": lse_square_scale,
-        "accum_dtype": accum_dtype,
-        "num_items": num_items,
-        "returns": _returns(return_z_loss, return_token_accuracy, return_predicted_tokens),
-    }
+    asked = _returns(return_z_loss, return_token_accuracy, return_predicted_tokens)
+    options = _options(ignore_index, lse_square_scale, label_smoothing, reduction, softcap, asked)
+    options |= {"accum_dtype": accum_dtype, "num_items": num_items}
     if use_token_scaling:
         options |= _token_scaling(_input, weight, target, bias, ce_weight, options)
     call = partial(ops.linear_cross_entropy, _input, weight, target, bias, ce_weight)
     found = _found(call, target, ce_weight, options)
     return _four(found, target, ignore_index, reduction, return_token_accuracy, return_predicted_tokens)
+
+
+def _options(
+    ignore_index: int,
+    lse_square_scale: float,
+    label_smoothing: float,
+    reduction: str,
+    softcap: float | None,
+    returns: tuple[str, ...],
+) -> dict[str, Any]:
+    """What both cross-entropies take, in the words of ``liger.ops``."""
+    return {
+        "ignore_index": ignore_index,
+        "reduction": reduction,
+        "label_smoothing": label_smoothing,
+        "softcap": softcap,
+        "z_loss": lse_square_scale,
+        "returns": returns,
+    }
 
 
 def _token_scaling(

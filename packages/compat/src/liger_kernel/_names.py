@@ -50,8 +50,8 @@ HOMES: dict[str, str] = {
     "LigerReLUSquared LigerRMSNorm LigerRMSNormForGemma LigerRMSNormForGemma2 LigerRMSNormForGemma3 "
     "LigerRMSNormForGemma4 LigerRMSNormForGlm4 LigerRMSNormForOlmo2 LigerRMSNormForQwen3Next LigerSoftmax "
     "LigerSparsemax",
-    "_utils": "get_total_gpu_memory infer_comm_backend infer_device is_hip is_npu_available is_peft_available "
-    "is_transformers_available transformers_version_dispatch",
+    "_utils": "calculate_settings compare_version ensure_contiguous get_total_gpu_memory infer_comm_backend "
+    "infer_device is_hip is_npu_available is_peft_available is_transformers_available transformers_version_dispatch",
     "env_report": "print_env_report",
 }
 """Our module -> the peer's names that are in it; ``theirs=ours`` where ours is called otherwise.
@@ -189,10 +189,10 @@ BELOW = {
     "ops.experimental.mm_int8int2": "matmul pack_weights unpack_weights",
     "ops.fused_moe": "compute_routing_metadata",
     "ops.sparsemax": "_sparsemax_backward_kernel _sparsemax_forward_kernel",
-    "ops.utils": "calculate_settings is_hip",
+    "ops.utils": "calculate_settings compare_version element_mul_kernel ensure_contiguous is_hip",
     "transformers.grpo_loss": "_reduce_grpo_loss",
 }
-"""Names below the autograd Functions that other code imports. Of these only ``is_hip`` is answered."""
+"""Names below the autograd Functions that other code imports. Only the helpers of ``ops.utils`` are answered."""
 VIEWS |= {path: f"{VIEWS.get(path, '')} {names}" for path, names in BELOW.items()}
 
 FORWARDS = {

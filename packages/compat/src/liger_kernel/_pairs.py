@@ -132,23 +132,24 @@ def dpo(p: Pairs, beta: float, loss_type: str, label_smoothing: float, discopop_
 def check_dpo(beta: float, loss_type: str, label_smoothing: float, discopop_tau: float) -> None:
     """Refuse options for which the loss is not defined; called before anything is computed.
 
+    The phrases that the peer's errors have are in these too, for code that looks for them.
+
     Raises:
-        NotImplementedError: an unknown ``loss_type``.
-        ValueError: a number that this ``loss_type`` does not have, or that makes it divide by 0.
+        ValueError: an unknown ``loss_type``, a number that it does not have, or one that makes it divide by 0.
     """
     if loss_type not in DPO:
-        raise NotImplementedError(f"DPO: loss_type is {loss_type!r}, Liger has {', '.join(DPO)}")
-    why = f"DPO: loss_type={loss_type!r}"
+        raise ValueError(f"DPO: Unsupported loss_type {loss_type!r}, Liger has {', '.join(DPO)}")
+    why = f"for loss_type={loss_type!r}"
     if label_smoothing and loss_type not in ("sigmoid", "robust", "exo_pair"):
-        raise ValueError(f"{why} has no label_smoothing, got {label_smoothing}")
+        raise ValueError(f"DPO: there is no label_smoothing {why}, got {label_smoothing}")
     if loss_type == "robust" and not 0 <= label_smoothing < 0.5:
-        raise ValueError(f"{why} needs a label_smoothing of at least 0 and below 0.5, got {label_smoothing}")
+        raise ValueError(f"DPO: label_smoothing must lie in [0.0, 0.5) {why}, got {label_smoothing}")
     if loss_type == "exo_pair" and not 0 < label_smoothing < 1:
-        raise ValueError(f"{why} needs a label_smoothing between 0 and 1, got {label_smoothing}")
+        raise ValueError(f"DPO: label_smoothing must be > 0 {why}, and below 1, got {label_smoothing}")
     if loss_type == "discopop" and not discopop_tau > 0:
-        raise ValueError(f"{why} needs a discopop_tau above 0, got {discopop_tau}")
+        raise ValueError(f"DPO: discopop_tau must be > 0 {why}, got {discopop_tau}")
     if loss_type == "sppo_hard" and not beta > 0:
-        raise ValueError(f"{why} needs a beta above 0, got {beta}")
+        raise ValueError(f"DPO: beta must be > 0 {why}, got {beta}")
 
 
 def _sigmoid(z: Tensor, c: Tensor, r: Tensor, beta: float, smoothing: float, tau: float) -> Tensor:

@@ -61,8 +61,18 @@ class Policy(NamedTuple):
             raise ValueError(f"Sequence-level importance sampling is not supported for loss_type={self.loss_type!r}")
         if self.loss_type == "dr_grpo" and not self.max_completion_length:
             raise ValueError("GRPO: loss_type 'dr_grpo' needs max_completion_length")
-        if self.loss_type == "sapo" and min(self.sapo_temperature_pos, self.sapo_temperature_neg) <= 0:
-            raise ValueError("GRPO: the temperatures of 'sapo' have to be above 0")
+        check_positive(self.sapo_temperature_pos, self.sapo_temperature_neg, self.delta)
+
+
+def check_positive(sapo_temperature_pos: float, sapo_temperature_neg: float, delta: float | None) -> None:
+    """Refuse slopes and a bound that are not above 0, whatever the ``loss_type``, as the peer does.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name, value in {**locals(), "delta": 1.0 if delta is None else delta}.items():
+        if not value > 0:
+            raise ValueError(f"GRPO: {name} must be positive, got {value}")
 
 
 class Rollout(NamedTuple):

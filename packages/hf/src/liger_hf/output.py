@@ -22,11 +22,17 @@ class Wanted(NamedTuple):
 
 
 def wanted(kwargs: dict[str, Any], labels: bool) -> Wanted:
-    """Take ``skip_logits``, ``logits`` and ``return_token_accuracy`` out of ``kwargs``.
+    """Take ``skip_logits``, ``logits``, ``return_token_accuracy`` and ``return_predicted_tokens`` out of ``kwargs``.
 
     Raises:
-        ValueError: an unknown mode, contradicting arguments, or something that needs labels without labels.
+        ValueError: an unknown mode, contradicting arguments, something that needs labels without labels, or predicted
+            tokens, which liger-kernel's forwards return.
     """
+    if kwargs.pop("return_predicted_tokens", False):
+        raise ValueError(
+            "return_predicted_tokens=True, but a patched model returns none: pass logits='full' or logits='lazy' and "
+            "take out.logits.argmax(-1)"
+        )
     skip, mode = kwargs.pop("skip_logits", None), kwargs.pop("logits", None)
     accuracy = bool(kwargs.pop("return_token_accuracy", False))
     if mode is not None and mode not in MODES:
