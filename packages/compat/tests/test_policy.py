@@ -65,7 +65,8 @@ def definition(  # token by token
                 slope = 1.0 if a > 0 else 1.05
                 loss, cut = -a * 4 / slope / (1 + torch.exp(-slope * (w - 1))), False
             elif loss_type == "vespo":
-                log_w = whole.item() + (0.0 if ratio is None else ratio[b].double().log().sum().item())
+                given = () if ratio is None else ratio[b] if len(ratio[b]) == 1 else ratio[b][MASK[b] > 0]
+                log_w = whole.item() + sum(math.log(r) for r in given)
                 k, rate = (2.0, 3.0) if a >= 0 else (3.0, 2.0)
                 loss, cut = -a * logps[b, t] * math.exp(k * log_w + rate - rate * math.exp(log_w)), False
             else:
@@ -99,8 +100,10 @@ def same(actual, expected):
 
 
 CASES = {
-    **{kind: {"loss_type": kind} for kind in (*CLIPPING[:-1], *OTHERS)},
+    **{kind: {"loss_type": kind} for kind in (*CLIPPING, *OTHERS)},
     **{f"{kind} of answers": {"loss_type": kind, "level": "sequence"} for kind in CLIPPING},
+    "luspo, divergence": {"loss_type": "luspo", "beta": 0.1},
+    "luspo of answers, divergence": {"loss_type": "luspo", "level": "sequence", "beta": 0.1},
     "delta": {"delta": 1.1},
     "on policy": {"old": None, "beta": 0.1},
     "divergence": {"loss_type": "grpo", "beta": 0.1},
@@ -108,6 +111,7 @@ CASES = {
     "corrected, of answers": {"loss_type": "grpo", "level": "sequence", "beta": 0.1, "corrected": True},
     "ratio": {"ratio": RATIO},
     "vespo, ratio": {"loss_type": "vespo", "ratio": RATIO},
+    "vespo, ratio of answers": {"loss_type": "vespo", "ratio": RATIO[:, :1]},
     "items": {"loss_type": "cispo", "items": 31},
 }
 
@@ -201,6 +205,9 @@ def test_shapes_that_would_broadcast_raise_and_what_does_nothing_is_said():
         loss(hidden, head, IDS, MASK, ADVANTAGES[:, None])
     with pytest.raises(ValueError, match=r"attention_mask has shape \(5,\), expected \(3, 5\)"):
         loss(hidden, head, IDS, MASK[0], ADVANTAGES)
+    for name, wrong in (("old_per_token_logps", OLD[:, :1]), ("ref_per_token_logps", OLD[0])):
+        with pytest.raises(ValueError, match=rf"{name} has shape \({wrong.shape[0]},.*, expected \(3, 5\)"):
+            loss(hidden, head, IDS, MASK, ADVANTAGES, **{name: wrong})
     with pytest.raises(ValueError, match=r"vllm_is_ratio has shape \(5,\), expected \(3, 5\) or \(3, 1\) or \(3,\)"):
         loss(hidden, head, IDS, MASK, ADVANTAGES, vllm_is_ratio=RATIO[0])
     one = {"vllm_is_ratio": RATIO[:, 0]}, {"vllm_is_ratio": RATIO[:, :1]}

@@ -253,6 +253,9 @@ def grpo(
     shape = selected_token_ids.shape
     _check_shape("attention_mask", attention_mask, shape)
     _check_shape("advantages", advantages, shape[:1])
+    for name, given in (("old_per_token_logps", old_per_token_logps), ("ref_per_token_logps", ref_per_token_logps)):
+        if given is not None:
+            _check_shape(name, given, shape)
     if vllm_is_ratio is not None:
         _check_shape("vllm_is_ratio", vllm_is_ratio, shape, (shape[0], 1), shape[:1])
         vllm_is_ratio = vllm_is_ratio.reshape(shape[0], -1)

@@ -139,7 +139,8 @@ def _gamma_weights(p: Policy, r: Rollout, log_ratio: Tensor) -> Tensor:
     least = math.log(1e-8)
     log_w = (log_ratio.clamp(-20, 20) * r.mask).sum(-1, keepdim=True)
     if r.correction is not None:
-        log_w = log_w + r.correction.log().clamp(least, 20).sum(-1, keepdim=True)
+        each = r.correction if r.correction.shape[-1] == 1 else r.correction.where(r.mask > 0, 1.0)
+        log_w = log_w + each.log().clamp(least, 20).sum(-1, keepdim=True)
     log_w = log_w.clamp(least, 20)
     gains = r.advantages >= 0
     k = torch.where(gains, p.vespo_k_pos, p.vespo_k_neg)
@@ -166,7 +167,7 @@ def _reduced(p: Policy, losses: Tensor, mask: Tensor, num_items: Tensor | float 
     if p.loss_type in ("grpo", "sapo"):
         return ((losses * mask).sum(-1, keepdim=True) / lengths.clamp(min=1)).mean()
     if p.loss_type == "luspo":
-        return (losses * lengths).mean()
+        return (losses * mask).sum(-1).mean()
     if p.loss_type == "bnpo":
         return _mean(losses, mask)
     total = (losses * mask).sum()
