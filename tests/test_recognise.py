@@ -644,7 +644,7 @@ def returning(output: Any) -> type:
         ),
         (lambda m, loss, x: (x, loss), "returns a tuple, expected a ModelOutput with loss and logits"),
         (lambda m, loss, x: loss, "returns a Tensor, expected a ModelOutput with loss and logits"),
-        (lambda m, loss, x: CausalLMOutput(loss + m.missing.x, x), "what it does after its loss could not be tried"),
+        (lambda m, loss, x: CausalLMOutput(loss + m.missing.x, x), "after its loss upstream's own forward, unpatched"),
     ],
     ids=["output", "attribute", "prediction", "order", "loss", "failure"],
 )
