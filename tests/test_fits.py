@@ -405,16 +405,19 @@ def test_mlps_with_dropout_or_a_clamp(cls: str, training: bool) -> None:
         assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
-def test_a_dropout_that_an_attribute_does_not_decide_is_refused() -> None:
+@pytest.mark.parametrize("how", [{"factor": 2}, {"training": True}], ids=["probability", "mode"])
+def test_a_dropout_that_the_attribute_and_the_mode_do_not_decide_is_refused(how: dict[str, Any]) -> None:
     class Other(type(with_more("SeedOssMLP")[0])):  # type: ignore[misc]
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
-            return torch.nn.functional.dropout(y, p=2 * self.residual_dropout, training=self.training)
+            return torch.nn.functional.dropout(
+                y, p=how.get("factor", 1) * self.residual_dropout, training=how.get("training", self.training)
+            )
 
     module, fit = with_more("SeedOssMLP")
     module.__class__ = Other
-    expected = "its forward does not end with a dropout of probability residual_dropout"
-    assert load(fit.match)(module, fit.options) == expected
+    reason = load(fit.match)(module, fit.options)
+    assert reason == "its forward does not end with a dropout of probability residual_dropout, in training alone"
     assert load(fit.match)(MLP("silu"), fit.options) == "it has no residual_dropout"
 
 

@@ -14,6 +14,7 @@ from liger.swap import forward, original_class, present
 from liger_hf.standin import ROWS, differs, readable
 
 NARROW = (torch.float16, torch.bfloat16)
+ABSENT = object()
 AUTOCAST_TO_FP32 = ("cuda", "xpu")
 """Where autocast runs ``F.layer_norm`` and ``F.group_norm`` in float32 and returns that; on a CPU it does not."""
 
@@ -211,8 +212,8 @@ def match_gated_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str |
 def _attributes(module: nn.Module, options: Mapping[str, Any], dimensions: tuple[int, ...] = (1,)) -> str | None:
     """Whether there is an epsilon, and weight and bias, where there are any, can be read directly."""
     eps = options["eps"]
-    if isinstance(eps, str) and not isinstance(getattr(module, eps, None), float):
-        return f"it has no float attribute {eps!r}"
+    if isinstance(eps, str) and not isinstance(found := getattr(module, eps, ABSENT), float):
+        return f"it has no float attribute {eps!r}" + ("" if found is ABSENT else f", it is {found!r}")
     for name in ("weight", "bias"):
         value = getattr(module, name, None)
         if value is None:

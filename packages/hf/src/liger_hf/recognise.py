@@ -28,6 +28,7 @@ from liger_hf.standin import RUNS, held, plain
 
 Guess = tuple[Callable[..., Fit], dict[str, Any]]
 """A function of ``liger_hf.fits`` and its arguments."""
+EPS = ("eps", "variance_epsilon")  # usual names
 WRITTEN_EPS = (1e-5, 1e-6)  # where upstream has no attribute (olmo)
 USUAL = set(fits.PROJECTIONS.values())
 EXPECTED = ("Norm", "MLP", "FeedForward", "Experts")
@@ -148,6 +149,8 @@ def _try(part: nn.Module) -> Guess | str | None:
 
 STAGES = (
     "it has no",
+    "it has the parameters",
+    "it has no float attribute",
     "its weight has",
     "forward takes",
     "its activation",
@@ -211,11 +214,16 @@ def _is_group_norm(part: nn.Module) -> bool:
     return isinstance(part, nn.GroupNorm)
 
 
+def _is_batch_norm(part: nn.Module) -> bool:
+    return isinstance(part, nn.modules.batchnorm._BatchNorm)
+
+
 def _is_norm(part: nn.Module) -> bool:
     weight = part._parameters.get("weight")
     return (
         not part._modules
         and not _is_group_norm(part)  # its channels are elsewhere
+        and not _is_batch_norm(part)
         and part._parameters.keys() <= {"weight", "bias"}
         and ("Norm" in original_class(part).__name__ or (weight is not None and weight.dim() == 1))
     )
@@ -254,7 +262,8 @@ def _attributes(part: nn.Module, kind: type) -> list[str]:
 
 
 def _norms(part: nn.Module) -> Iterator[Guess]:
-    for eps in _attributes(part, float):
+    named = [name for name in EPS if hasattr(part, name)]
+    for eps in _attributes(part, float) or named:
         for cast in ("llama", "fp32-weight", "gemma", "none"):
             yield fits.rms_norm, {"cast": cast, "eps": eps}
         yield fits.layer_norm, {"eps": eps}
@@ -264,7 +273,7 @@ def _norms(part: nn.Module) -> Iterator[Guess]:
             yield fits.weightless_norm, {"eps": eps, "rounded": rounded}
         for cast in ("fp32", "none"):
             yield fits.l2norm, {"eps": eps, "cast": cast}
-    for written in WRITTEN_EPS:
+    for written in () if named else WRITTEN_EPS:
         yield fits.layer_norm, {"eps": written}
 
 
