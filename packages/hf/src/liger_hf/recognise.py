@@ -108,7 +108,7 @@ def _find(part: nn.Module) -> Guess | str | None:
     try:
         if _has_head(part):
             return fits.causal_lm_head, {}  # what lies between head and loss is for its ``parts`` to find
-        if _takes_labels(part) and original_class(part).can_generate():  # type: ignore[attr-defined]
+        if _takes_labels(part) and getattr(original_class(part), "can_generate", bool)():
             return "it has no output embeddings that tell which layer makes its logits: real logits"
         key = _key(part)
         if key not in _found:
