@@ -1,6 +1,7 @@
 """What model families add to the loss of a plain causal LM: the other checks of each type are `model_checks`."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -9,9 +10,11 @@ from transformers import (
     Gemma3nAudioConfig,
     Gemma3nConfig,
     Gemma3nForConditionalGeneration,
+    Llama4ForConditionalGeneration,
     MllamaForCausalLM,
     SiglipVisionConfig,
 )
+from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
 import liger
 from liger.registry import registry
@@ -26,7 +29,7 @@ from liger.testing.models import (
 from liger_hf.minis import pixels_16
 from liger_models_deepseek.mini import deepseek_v4
 from liger_models_gemma.mini import gemma3n_text
-from liger_models_llama.mini import mllama
+from liger_models_llama.mini import llama4, mllama
 
 ELSEWHERE = """
 deepseek_v4 exaone4 falcon_h1 gemma gemma2 gemma3 gemma3_text gemma4 gemma4_text glm4 glm4v glm4v_moe gpt_oss granite
@@ -161,3 +164,27 @@ def test_deepseek_v4_with_compressed_keys(device):
     report = liger.autopatch(patched, strict=True)
     assert sum(row.op == "rope" for row in report.applied) == 2
     expect_equal_step(plain, patched, **Pair(find("deepseek_v4"), device).batch(tokens=24))
+
+
+def test_llama4_that_sees_fails_by_itself(monkeypatch):
+    """In transformers 5.24 its forward reads an attribute that no output has: patched it fails in the same words."""
+    config = llama4()  # which gives the output that attribute
+    monkeypatch.delattr(MoeCausalLMOutputWithPast, "image_outputs")
+    plain = Llama4ForConditionalGeneration(config).train()
+    patched = copy.deepcopy(plain)
+    row = next(row for row in liger.autopatch(patched).rows if row.cls == type(plain).__name__)
+    ids = torch.arange(20).view(2, 10)
+    words = []
+    for model, more in itertools.product((plain, patched), ({}, {"return_dict": True}, {"return_dict": False})):
+        with pytest.raises(AttributeError) as error:
+            model(input_ids=ids, labels=ids, **more)
+        words.append(str(error.value))
+    assert set(words) == {"'MoeCausalLMOutputWithPast' object has no attribute 'image_outputs'"}
+    assert row.status == "refused" and row.reason == (
+        "after its loss upstream's own forward, unpatched and with a stand-in for its backbone, fails with "
+        f"AttributeError: {words[0]}"
+    )
+    monkeypatch.setattr(MoeCausalLMOutputWithPast, "image_outputs", None, raising=False)
+    liger.unpatch(patched)
+    liger.autopatch(patched)
+    assert expect_equal_step(plain, patched, input_ids=ids, labels=ids).logits is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import importlib
 import itertools
 import os
@@ -21,7 +22,8 @@ from liger.testing import count_ops
 from liger.testing.models import expect_equal_step
 from liger_hf import fits
 from liger_hf.mlps import match_gated_mlp
-from liger_hf.norms import layer_norm, layer_norm_1p, match_layer_norm, match_rms_norm, t5_norm
+from liger_hf.norms import match_layer_norm, match_rms_norm, t5_norm
+from liger_hf.recognise import as_source, recognise_module
 
 LAYER_NORM = {"torch.nn.modules.normalization.LayerNorm": fits.layer_norm()}
 SMALL: dict[str, Any] = {
@@ -244,6 +246,47 @@ def test_norms_of_other_families(cls: str) -> None:
     assert found is None if fits_it else f"its forward does not compute {fit.op}" in found
 
 
+def adapted(fit: Fit, op: Any = ...) -> Any:
+    """The fit's forward as a function of module and inputs; that of an unpatched module's class would be upstream's."""
+    op = load(registry().op(fit.op).reference) if op is ... else op
+    return functools.partial(load(fit.adapter).__liger_adapter__, op, **fit.options)
+
+
+WEIGHTLESS = {  # class: model, arguments, whether it rounds 1 / rms
+    "DeepseekV4UnweightedRMSNorm": ("deepseek_v4", (), True),
+    "Glm5NextTextUnweightedRMSNorm": ("glm5_next", (), True),
+    "FalconMambaWeightlessRMSNorm": ("falcon_mamba", (8,), False),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cls", WEIGHTLESS)
+def test_norms_without_a_weight_have_upstreams_bits(cls: str, dtype: torch.dtype) -> None:
+    """The op computes them, but where upstream rounds 1 / rms to 16 bits its own forward does."""
+    model, arguments, rounded = WEIGHTLESS[cls]
+    module = getattr(importlib.import_module(f"transformers.models.{model}.modeling_{model}"), cls)(*arguments)
+    assert as_source(module) == f"fits.weightless_norm({'rounded=True' if rounded else ''})"
+    assert load((other := fits.weightless_norm(rounded=not rounded)).match)(module, other.options) is None or rounded
+    called: list[torch.dtype] = []
+
+    def op(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        called.append(x.dtype)
+        return load(registry().op("rms_norm").reference)(x, *args, **options)
+
+    fit = fits.weightless_norm(rounded=rounded)
+    patched = adapted(fit, op)
+    x = (torch.randn(3, 5, 8) * torch.tensor([1e-3, 1.0, 30.0])[:, None, None]).to(dtype)
+    with torch.no_grad():
+        assert torch.equal(patched(module, x), module(x))
+    assert called == ([] if rounded and dtype != torch.float32 else [dtype])
+
+
+def test_a_norm_with_a_weight_is_not_weightless() -> None:
+    norm = importlib.import_module("transformers.models.llama.modeling_llama").LlamaRMSNorm(8)
+    fit = fits.weightless_norm(eps="variance_epsilon")
+    assert load(fit.match)(norm, fit.options) == "it has the parameters weight, expected none"
+
+
 @pytest.mark.parametrize("fit", [WIDE, fits.l2norm(cast="none")])
 def test_dorys_norm_is_neither_a_mean_nor_rounded_at_each_step(fit: Fit) -> None:
     norm = importlib.import_module("transformers.models.dory.modeling_dory").DoryL2Norm()
@@ -281,7 +324,7 @@ def test_layer_norm_over_two_dimensions_is_refused() -> None:
 
 def test_without_a_gate_upstream_runs() -> None:
     norm = next(m for m in build("mamba2", torch.float32).modules() if type(m).__name__ == "MambaRMSNormGated")
-    adapter = load(MAMBA_NORM.adapter)(type(norm), None, **MAMBA_NORM.options)["forward"]
+    adapter = adapted(MAMBA_NORM, None)
     x = torch.randn(2, 3, norm.weight.numel())
     assert torch.equal(adapter(norm, x), norm(x))
 
@@ -319,13 +362,63 @@ def test_gated_mlps_with_other_names(model: str) -> None:
     config = (configs.Llama4TextConfig if model == "llama4" else configs.Lfm2Config)(**SMALL)
     module = getattr(upstream, cls)(config)
     assert load(fit.match)(module, fit.options) is None
-    patched = load(fit.adapter)(type(module), load(registry().op(fit.op).reference), **fit.options)["forward"]
+    patched = adapted(fit)
     x = torch.randn(3, 32)
     assert torch.equal(patched(module, x), module(x))
     swapped = {**fit.options, "gate": fit.options.get("up", "up_proj"), "up": fit.options.get("gate", "gate_proj")}
     assert "does not compute silu_mul" in load(fit.match)(module, swapped)
     with pytest.raises(ValueError, match="takes no other names"):
         fits.gated_mlp(act="silu", multipliers=True, act_fn=None)
+
+
+FURTHER = {  # class: model, its config, what suits it
+    "SeedOssMLP": ("seed_oss", "SeedOssConfig", 'gated_mlp(act="silu", residual="residual_dropout")'),
+    "T5GemmaMLP": ("t5gemma", "T5GemmaModuleConfig", 'gated_mlp(act="gelu_pytorch_tanh", dropout="dropout")'),
+    "MiniMaxM3VLDenseMLP": ("minimax_m3_vl", "MiniMaxM3VLTextConfig", "clamped_mlp()"),
+}
+
+
+def with_more(cls: str) -> tuple[Any, Fit]:
+    """An MLP that does more than multiply, in training, and the fit that suits it."""
+    model, config, _ = FURTHER[cls]
+    made = getattr(importlib.import_module(f"transformers.models.{model}.configuration_{model}"), config)(**SMALL)
+    made.dropout_rate = 0.3
+    torch.manual_seed(0)
+    module = getattr(importlib.import_module(f"transformers.models.{model}.modeling_{model}"), cls)(made).train()
+    return module, recognise_module(module)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("cls", FURTHER)
+def test_mlps_with_dropout_or_a_clamp(cls: str, training: bool) -> None:
+    module, fit = with_more(cls)
+    assert as_source(module.train(training)) == f"fits.{FURTHER[cls][2]}"
+    patched = adapted(fit)
+    inputs = 40 * torch.randn(2, 3, 32)  # as far as a limit of 7
+    results = []
+    for forward in (type(module).forward, patched):
+        x = inputs.clone().requires_grad_()
+        torch.manual_seed(1)
+        y = forward(module, x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *module.parameters()])))
+    for found, expected in zip(*reversed(results), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("how", [{"factor": 2}, {"training": True}], ids=["probability", "mode"])
+def test_a_dropout_that_the_attribute_and_the_mode_do_not_decide_is_refused(how: dict[str, Any]) -> None:
+    class Other(type(with_more("SeedOssMLP")[0])):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+            return torch.nn.functional.dropout(
+                y, p=how.get("factor", 1) * self.residual_dropout, training=how.get("training", self.training)
+            )
+
+    module, fit = with_more("SeedOssMLP")
+    module.__class__ = Other
+    reason = load(fit.match)(module, fit.options)
+    assert reason == "its forward does not end with a dropout of probability residual_dropout, in training alone"
+    assert load(fit.match)(MLP("silu"), fit.options) == "it has no residual_dropout"
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -338,7 +431,7 @@ def test_norms_of_torch_with_and_without_parameters(affine: bool) -> None:
 def test_layer_norm_under_autocast_keeps_the_dtype_of_upstream(device: str) -> None:
     norm = torch.nn.LayerNorm(16, device=device)
     x = torch.randn(3, 16, device=device).bfloat16()
-    patched = layer_norm(torch.nn.LayerNorm, load(registry().op("layer_norm").reference), eps="eps")["forward"]
+    patched = adapted(fits.layer_norm())
     with torch.autocast(torch.device(device).type, torch.bfloat16):
         assert patched(norm, x).dtype == norm(x).dtype
 
@@ -346,7 +439,7 @@ def test_layer_norm_under_autocast_keeps_the_dtype_of_upstream(device: str) -> N
 def test_layer_norm_1p_under_autocast_keeps_the_bits_of_upstream(device: str) -> None:
     upstream = importlib.import_module("transformers.models.nemotron.modeling_nemotron")
     norm, x = upstream.NemotronLayerNorm1P(16).to(device), torch.randn(3, 16, device=device)
-    patched = layer_norm_1p(type(norm), load(registry().op("layer_norm").reference), eps="eps")["forward"]
+    patched = adapted(fits.layer_norm_1p())
     with torch.autocast(torch.device(device).type, torch.bfloat16):
         found, expected = patched(norm, x), norm(x)
     assert found.dtype == expected.dtype and torch.equal(found, expected)

@@ -217,6 +217,32 @@ def test_a_model_of_nobodys_is_left_right() -> None:
         liger.autopatch(acme(), strict=True)
 
 
+@pytest.mark.parametrize(
+    "norm, reason",
+    [
+        (nn.RMSNorm(8), "rms_norm: it has no float attribute 'eps', it is None"),
+        (nn.BatchNorm1d(8), "no fit is for a module with forward(input) and the parts weight, bias"),
+    ],
+)
+def test_what_a_norm_lacks_is_the_reason(norm: nn.Module, reason: str) -> None:
+    found = recognise_module(norm)
+    assert isinstance(found, str) and found.endswith(reason)
+
+
+def test_a_tensor_as_epsilon_is_left_right() -> None:
+    class TensorNorm(nn.RMSNorm):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+    plain = acme()
+    plain.model.last = TensorNorm(16)
+    plain.model.last.eps = torch.tensor(0.01)
+    patched = copy.deepcopy(plain)
+    row = next(row for row in liger.autopatch(patched, prefer="reference").rows if row.cls == "TensorNorm")
+    assert row.status == "refused" and "it has no float attribute 'eps', it is tensor(0.0100)" in row.reason
+    expect_equal_step(plain, patched, **IDS)
+
+
 class NestedHead(nn.Module):
     """Scales, then computes logits."""
 
@@ -644,7 +670,7 @@ def returning(output: Any) -> type:
         ),
         (lambda m, loss, x: (x, loss), "returns a tuple, expected a ModelOutput with loss and logits"),
         (lambda m, loss, x: loss, "returns a Tensor, expected a ModelOutput with loss and logits"),
-        (lambda m, loss, x: CausalLMOutput(loss + m.missing.x, x), "what it does after its loss could not be tried"),
+        (lambda m, loss, x: CausalLMOutput(loss + m.missing.x, x), "after its loss upstream's own forward, unpatched"),
     ],
     ids=["output", "attribute", "prediction", "order", "loss", "failure"],
 )

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 import liger
+import sweep
+import tiny_models
 from liger.declare import ModelPatch, load
 from liger.errors import PatchRefused
 from liger.registry import registry
@@ -16,6 +19,7 @@ from liger.testing import count_ops
 from liger.testing.models import Pair
 from liger_hf import fits
 from liger_hf.attention import probe_attention
+from liger_hf.recognise import recognise_module
 from liger_hf.rope import _computes, as_upstream, match, rope
 
 SMALL = {
@@ -308,3 +312,57 @@ def test_another_rotation_in_one_use_alone(does: Callable[..., bool]) -> None:
         return upstream(q, k, 0.9 * cos if does(q, k, cos) else cos, sin, unsqueeze_dim)
 
     assert "does not rotate as layout='half'" in str(_computes(rotate, "half", "column", "none"))
+
+
+@pytest.mark.parametrize("model", ["qwen4_exp", "mistral_large4"])
+def test_a_call_without_keys_is_upstreams(model: str) -> None:
+    """Both rotate queries alone somewhere, and return a tensor or a pair."""
+    module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    pairs = model == "mistral_large4"
+    upstream = module.apply_rotary_pos_emb_interleave if pairs else module.apply_rotary_pos_emb
+    form = ("deinterleave", "first half") if pairs else ("half", "column")
+    assert _computes(upstream, *form, "none") is None
+    ours = as_upstream(upstream, load(registry().op("rope").reference), *form, "none")
+    q, cos, sin = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 8), torch.randn(2, 3, 8)
+    found, expected = (f(q, None, cos=cos, sin=sin, unsqueeze_dim=2) for f in (ours, upstream))
+    if pairs:
+        assert found[1] is None and expected[1] is None
+        found, expected = found[0], expected[0]
+    assert torch.equal(found, expected)
+
+
+OTHER_FORWARDS = {  # model type: class of an attention that takes or holds something else than llama's
+    "gpt_neox_japanese": "GPTNeoXJapaneseAttention",
+    "falcon": "FalconAttention",
+    "deepseek_v32": "DeepseekV32Indexer",
+    "t5gemma2": "T5Gemma2MergedAttention",
+}
+
+
+@pytest.mark.parametrize("model_type", OTHER_FORWARDS)
+def test_attentions_that_ask_for_more_are_rotated_too(model_type: str) -> None:
+    plain = tiny_models.make(model_type, tiny_models.types()[model_type][1])
+    patched = copy.deepcopy(plain)
+    report = liger.autopatch(patched, only="rope", prefer="reference")
+    assert OTHER_FORWARDS[model_type] in {row.cls for row in report.applied}
+    inputs = dict(tiny_models.batches(plain))["text"]
+    with count_ops() as counts:
+        error, where = sweep.largest_error(sweep._step(plain, inputs), sweep._step(patched, inputs))
+    assert error <= 1e-5, where
+    assert counts["rope", "reference"] > 0
+
+
+def test_of_an_attention_that_cannot_be_tried_that_is_the_reason() -> None:
+    """Not a cast order that its function does not have: another fit got less far."""
+
+    class Other(attention("llama").__class__):  # type: ignore[misc]
+        def forward(self, hidden_states: torch.Tensor, position_embeddings: Any, needed: Any, **kwargs: Any) -> Any:
+            cos, sin = position_embeddings
+            q = self.q_proj(hidden_states).unflatten(-1, (4, -1)).transpose(1, 2) + needed.missing
+            return apply_rotary_pos_emb(q, q, cos, sin)[0]
+
+    module = attention("llama")
+    module.__class__ = Other
+    reason = recognise_module(module)
+    assert isinstance(reason, str)
+    assert "rope[half]: a probe call of its forward failed with AttributeError" in reason

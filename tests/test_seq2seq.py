@@ -31,7 +31,8 @@ FUSED = [
 REFUSED = {
     "bart": "its forward does not call self.loss_function",
     "whisper": "its forward does not call self.loss_function",
-    "t5": "its backbone 'transformer' is not a direct child of the model, or holds the head",
+    "t5": "its forward does not call self.loss_function",
+    "dia": "it has no output embeddings that tell which layer makes its logits: real logits",
     "git": "its forward changes the labels before the loss function",  # a decoder alone, which cuts them
 }
 

@@ -53,7 +53,8 @@ def _full(
             raise
         except Exception as error:
             errors.append(error)
-    raise PatchRefused(f"what it does after its loss could not be tried: {describe(errors[0])}") from errors[0]
+    what = "after its loss upstream's own forward, unpatched and with a stand-in for its backbone, fails with"
+    raise PatchRefused(f"{what} {describe(errors[0])}") from errors[0]
 
 
 def _results(

@@ -26,6 +26,18 @@ def rms_norm(*, cast: str, eps: str = "variance_epsilon", offset: float | None =
     return _norm("rms_norm", {"cast": cast, "eps": eps, "offset": offset}, sets=("eps", "cast", "offset"))
 
 
+def weightless_norm(*, eps: str = "eps", rounded: bool = False) -> Fit:
+    """RMSNorm whose forward reads no weight, though the module may hold one (falcon_mamba).
+
+    Args:
+        eps: name of the module's epsilon attribute.
+        rounded: upstream rounds 1 / rms to the input's dtype (deepseek_v4), which the op does not: upstream's own
+            forward runs on 16-bit inputs.
+    """
+    options = {"eps": eps, "rounded": rounded}
+    return _norm("rms_norm", options, sets=("eps", "cast", "offset"), adapter="weightless_norm")
+
+
 def t5_norm(*, eps: str = "variance_epsilon") -> Fit:
     """RMSNorm of T5 and its kin, whose weight decides what is rounded: an fp32 weight leaves the result in fp32.
 
@@ -46,20 +58,12 @@ def layer_norm(*, eps: str | float = "eps", fp32: bool = False) -> Fit:
 
 
 def layer_norm_1p(*, eps: str = "eps") -> Fit:
-    """LayerNorm with a weight that is added to 1, and a bias (nemotron).
-
-    Args:
-        eps: name of the module's epsilon attribute.
-    """
+    """LayerNorm with a weight that is added to 1, and a bias (nemotron); ``eps`` names the epsilon attribute."""
     return _norm("layer_norm", {"eps": eps}, sets=("eps",), adapter="layer_norm_1p")
 
 
 def cohere_norm(*, eps: str = "variance_epsilon") -> Fit:
-    """Cohere's norm, also with a weight for each head.
-
-    Args:
-        eps: name of the module's epsilon attribute.
-    """
+    """Cohere's norm, also with a weight for each head; ``eps`` names the module's epsilon attribute."""
     return _norm("cohere_norm", {"eps": eps}, sets=("eps",))
 
 
@@ -139,6 +143,8 @@ def gated_mlp(
     act_fn: str | None = "act_fn",
     limit: str | None = None,
     unless: str | None = None,
+    dropout: str | None = None,
+    residual: str | None = None,
 ) -> Fit:
     """``down_proj(act(gate_proj(x)) * up_proj(x))``; calls the three submodules, so quantised ones work too.
 
@@ -149,10 +155,13 @@ def gated_mlp(
             (lfm2).
         limit: name of an attribute; upstream cuts gate and up off there, and up at its negative too (deepseek_v4).
         unless: name of an attribute; where it is not 0 the module does more, and is left alone (gemma3n's sparsity).
+        dropout: name of a module between product and projection (t5gemma).
+        residual: name of the attribute that holds the probability of a dropout behind the projection (seed_oss).
     """
     op, options = _gated("gated_mlp", act)
     usual = {**PROJECTIONS, "act_fn": "act_fn"}
     given = {"gate": gate, "up": up, "down": down, "act_fn": act_fn, "limit": limit, "unless": unless}
+    given |= {"dropout": dropout, "residual": residual}
     names = {name: value for name, value in given.items() if value != usual.get(name)}
     if multipliers and names:
         raise ValueError(f"gated_mlp: multipliers=True takes no other names, but they are {names}")
@@ -179,6 +188,18 @@ def packed_mlp(
     op, options = _gated("packed_mlp", act, layout)
     names = {"merged": merged, "down": down, "act_fn": act_fn}
     return _mlp(f"packed_mlp[{act}]", op, "packed_mlp", {**options, **names}, tuple(options))
+
+
+def clamped_mlp(
+    *, layout: str = "gate_up", merged: str = "gate_up_proj", alpha: str = "swiglu_alpha", limit: str = "swiglu_limit"
+) -> Fit:
+    """The same with the clamped activation of ``clamped_experts``, in its forward (minimax_m3_vl).
+
+    Args:
+        layout, merged: as in ``packed_mlp``.
+        alpha, limit: as in ``clamped_experts``.
+    """
+    return _clamped("clamped_mlp", layout, {"up_offset": 1.0, "merged": merged, "alpha": alpha, "limit": limit})
 
 
 def mlp(*, act: str = "relu2") -> Fit:
@@ -217,17 +238,14 @@ def clamped_experts(
         alpha, limit: names of the attributes that hold steepness and limit.
         up_offset: added to the clamped up.
     """
-    _known("clamped_experts", "layout", layout, PACKED)
-    options = {"layout": layout, "up_offset": up_offset, "reads": (("alpha", alpha), ("limit", limit))}
-    return Fit(
-        id="clamped_experts",
-        op="silu_mul_clamped_packed",
-        adapter="liger_hf.mlps:experts",
-        options=options,
-        sets=("layout", "up_offset", "alpha", "limit"),
-        match="liger_hf.mlps:match_clamped_experts",
-        probe="liger_hf.mlps:probe_experts",
-    )
+    reads = (("alpha", alpha), ("limit", limit))
+    return _clamped("clamped_experts", layout, {"up_offset": up_offset, "reads": reads})
+
+
+def _clamped(fit: str, layout: str, options: dict[str, Any]) -> Fit:
+    _known(fit, "layout", layout, PACKED)
+    sets = ("layout", "up_offset", "alpha", "limit")
+    return _mlp(fit, "silu_mul_clamped_packed", fit, {"layout": layout, **options}, sets)
 
 
 def _gated(fit: str, act: str, layout: str | None = None) -> tuple[str, dict[str, str]]:

@@ -277,7 +277,12 @@ def parts(model: Any, options: Mapping[str, Any]) -> list[Part]:
     if loss not in (SHIFTS, ALIGNED):
         raise PatchRefused(f"its loss function is {loss}, neither {SHIFTS} nor {ALIGNED}")
     size = (whole or heads)[0]
-    found = transform.find(model, size.out_features, size.in_features)
+    try:
+        found = transform.find(model, size.out_features, size.in_features)
+    except PatchRefused:
+        if not stub.mentions(cls, "loss_function"):  # which is why, whatever a probe of it met
+            raise PatchRefused(transform.NO_LOSS) from None
+        raise
     _agree(model, options["softcap_path"], found.softcap)
     slot = Slot(transform.Known(model, found), transform.floats(model))
     aligned = found.aligned or loss == ALIGNED

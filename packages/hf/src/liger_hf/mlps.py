@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from liger.declare import Probe, load
 from liger.registry import registry
 from liger.report import IDLE
 from liger.swap import Namespace, forward, original_class, own, quiet, refusing
-from liger_hf.standin import DTYPES, ROWS, differs, gradients_differ, place, said, same
+from liger_hf.standin import DTYPES, ROWS, differs, gradients_differ, place, said, same, stand_in
 
 WIDTH = 16
 
@@ -32,13 +33,19 @@ def gated_mlp(
     act_fn: str | None = "act_fn",
     limit: str | None = None,
     unless: str | None = None,
+    dropout: str | None = None,
+    residual: str | None = None,
     **options: Any,
 ) -> Tensor:
     """(..., H) -> (..., H)."""
     pair = getattr(module, gate)(x), getattr(module, up)(x)
     if limit is not None:
         pair = _cut(*pair, getattr(module, limit))
-    return getattr(module, down)(op(*pair, **options))  # type: ignore[no-any-return]
+    product = op(*pair, **options)
+    if dropout is not None:
+        product = getattr(module, dropout)(product)
+    y: Tensor = getattr(module, down)(product)
+    return y if residual is None else nn.functional.dropout(y, getattr(module, residual), module.training)
 
 
 def _cut(gate: Tensor, up: Tensor, limit: float) -> tuple[Tensor, Tensor]:
@@ -62,6 +69,15 @@ def packed_mlp(
     return getattr(module, down)(op(getattr(module, merged)(x), **options))  # type: ignore[no-any-return]
 
 
+@forward
+def clamped_mlp(
+    op: Callable[..., Tensor], module: Any, x: Tensor, /, *, merged: str, alpha: str, limit: str, **options: Any
+) -> Tensor:
+    """(..., H) -> (..., H)."""
+    read = {"alpha": getattr(module, alpha), "limit": getattr(module, limit)}
+    return module.down_proj(op(getattr(module, merged)(x), **read, **options))  # type: ignore[no-any-return]
+
+
 @forward(fixed={"act_fn": "act_fn"})
 def mlp(op: Callable[..., Tensor], module: Any, x: Tensor, /) -> Tensor:
     """(..., H) -> (..., H)."""
@@ -74,8 +90,32 @@ def match_gated_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None
     if unless and getattr(module, unless, None):
         return f"{IDLE}{_gated(options)} on the projection itself: {unless} is {getattr(module, unless)}"
     names = [options.get(name, f"{name}_proj") for name in ("gate", "up", "down")]
-    names += [name for name in (act_fn, options.get("limit")) if name is not None]
-    return _match(module, options, _gated(options), gated_mlp, names, *_gelu(options), act_fn)
+    residual = options.get("residual")
+    names += [name for name in (act_fn, options.get("limit"), options.get("dropout"), residual) if name is not None]
+    if residual is None or not hasattr(module, residual):
+        return _match(module, options, _gated(options), gated_mlp, names, *_gelu(options), act_fn)
+    still = quiet(module)  # a copy
+    still.__dict__[residual] = 0.0  # draws nothing, so that all else can be compared bit by bit
+    reason = _match(still, options, _gated(options), gated_mlp, names, *_gelu(options), act_fn)
+    return reason or _dropout_differs(module, options, residual)
+
+
+def _dropout_differs(module: nn.Module, options: Mapping[str, Any], residual: str) -> str | None:
+    """Whether what it draws in training is the dropout behind the projection, by the elements that are left."""
+    cls: Any = original_class(module)
+    generator, act_fn = torch.Generator().manual_seed(0), options.get("act_fn", "act_fn")
+    copy = stand_in(module, torch.float32, generator, () if act_fn is None else (act_fn,))
+    copy.__dict__[residual] = 0.5
+    x = torch.randn(ROWS, 2, WIDTH, generator=generator)
+    ours = functools.partial(gated_mlp.__liger_adapter__, load(registry().op(_gated(options)).reference), **options)
+    for copy.training in (True, False):
+        results = []
+        for forward_ in (cls.forward, ours):
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):  # both begin with the same state
+                results.append(forward_(copy, x))
+        if not same(*results):
+            return f"its forward does not end with a dropout of probability {residual}, in training alone"
+    return None
 
 
 def match_scaled_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
@@ -88,6 +128,17 @@ def match_packed_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | Non
     """The same, with gate and up in one projection."""
     names = [options[part] for part in ("merged", "down", "act_fn") if options[part] is not None]
     return _match(module, options, f"{_gated(options)}_packed", packed_mlp, names, *_gelu(options), options["act_fn"])
+
+
+def match_clamped_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """Whether names and numbers are there, and its forward computes the op."""
+    for name in (options["alpha"], options["limit"]):
+        if not isinstance(getattr(module, name, None), float):
+            return f"it has no float attribute {name!r}"
+    if missing := [name for name in (options["merged"], "down_proj") if not hasattr(module, name)]:
+        return f"it has no {', '.join(missing)}"
+    inputs = [(ROWS, 2, WIDTH)]
+    return differs(module, options, op="silu_mul_clamped_packed", adapter=clamped_mlp, inputs=inputs)
 
 
 def match_mlp(module: nn.Module, options: Mapping[str, Any]) -> str | None:
@@ -182,6 +233,10 @@ def experts(
         return op(gate_up, **{option: getattr(self, name) for option, name in reads}, **options)
 
     return {"_apply_gate": own(_apply_gate, original), **refusing([] if reads else ["act_fn"])}
+
+
+clamped_experts = experts
+"""The same with another op, which the fit names."""
 
 
 def cut_experts(original: type, op: Callable[..., Tensor], *, limit: str, **options: Any) -> Namespace:

@@ -13,6 +13,8 @@ from liger.numerics import acc
 from liger.swap import forward, original_class, present
 from liger_hf.standin import ROWS, differs, readable
 
+NARROW = (torch.float16, torch.bfloat16)
+ABSENT = object()
 AUTOCAST_TO_FP32 = ("cuda", "xpu")
 """Where autocast runs ``F.layer_norm`` and ``F.group_norm`` in float32 and returns that; on a CPU it does not."""
 
@@ -24,9 +26,18 @@ def rms_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, cast: str,
 
 
 @forward
+def weightless_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str, rounded: bool) -> Tensor:
+    """(..., H) -> (..., H)."""
+    if rounded and x.dtype in NARROW:
+        cls: Any = original_class(module)
+        return cls.forward(module, x)  # type: ignore[no-any-return]
+    return op(x, None, eps=getattr(module, eps), cast="llama")
+
+
+@forward
 def t5_norm(op: Callable[..., Tensor], module: Any, x: Tensor, /, *, eps: str) -> Tensor:
     """(..., H) -> (..., H) in the weight's dtype if that is a 16-bit one, and not rounded at all if it is not."""
-    wide = module.weight.dtype not in (torch.float16, torch.bfloat16)
+    wide = module.weight.dtype not in NARROW
     if not wide and x.dtype != module.weight.dtype:  # the op returns the dtype of x or a wider one
         cls: Any = original_class(module)
         return cls.forward(module, x)  # type: ignore[no-any-return]
@@ -107,6 +118,15 @@ def match_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
     """Whether epsilon and weight are where the fit says, and the class computes the op."""
     return _attributes(module, options) or differs(
         module, options, op="rms_norm", adapter=rms_norm, inputs=[(ROWS, 2, *_shape(module))]
+    )
+
+
+def match_weightless_norm(module: nn.Module, options: Mapping[str, Any]) -> str | None:
+    """The same; there must be no parameter."""
+    if module._parameters:
+        return f"it has the parameters {', '.join(module._parameters)}, expected none"
+    return _attributes(module, options) or differs(
+        module, options, op="rms_norm", adapter=weightless_norm, inputs=[(ROWS, 2, *_shape(module))]
     )
 
 
@@ -192,8 +212,8 @@ def match_gated_rms_norm(module: nn.Module, options: Mapping[str, Any]) -> str |
 def _attributes(module: nn.Module, options: Mapping[str, Any], dimensions: tuple[int, ...] = (1,)) -> str | None:
     """Whether there is an epsilon, and weight and bias, where there are any, can be read directly."""
     eps = options["eps"]
-    if isinstance(eps, str) and not isinstance(getattr(module, eps, None), float):
-        return f"it has no float attribute {eps!r}"
+    if isinstance(eps, str) and not isinstance(found := getattr(module, eps, ABSENT), float):
+        return f"it has no float attribute {eps!r}" + ("" if found is ABSENT else f", it is {found!r}")
     for name in ("weight", "bias"):
         value = getattr(module, name, None)
         if value is None:

@@ -28,6 +28,7 @@ from liger_hf.standin import RUNS, held, plain
 
 Guess = tuple[Callable[..., Fit], dict[str, Any]]
 """A function of ``liger_hf.fits`` and its arguments."""
+EPS = ("eps", "variance_epsilon")  # usual names
 WRITTEN_EPS = (1e-5, 1e-6)  # where upstream has no attribute (olmo)
 USUAL = set(fits.PROJECTIONS.values())
 EXPECTED = ("Norm", "MLP", "FeedForward", "Experts")
@@ -107,6 +108,8 @@ def _find(part: nn.Module) -> Guess | str | None:
     try:
         if _has_head(part):
             return fits.causal_lm_head, {}  # what lies between head and loss is for its ``parts`` to find
+        if _takes_labels(part) and getattr(original_class(part), "can_generate", bool)():
+            return "it has no output embeddings that tell which layer makes its logits: real logits"
         key = _key(part)
         if key not in _found:
             _found[key] = _try(part)
@@ -146,6 +149,8 @@ def _try(part: nn.Module) -> Guess | str | None:
 
 STAGES = (
     "it has no",
+    "it has the parameters",
+    "it has no float attribute",
     "its weight has",
     "forward takes",
     "its activation",
@@ -157,6 +162,8 @@ STAGES = (
     "its forward draws",
     "its forward turns",
     "a gradient of",
+    "in its closure",
+    "a probe call of its forward",
 )
 """Words of the reasons of ``match``, in the order in which it looks."""
 COMPARED = STAGES[STAGES.index("its activation") :]
@@ -182,9 +189,14 @@ def _mismatch(part: nn.Module, make: Callable[..., Fit], options: dict[str, Any]
 
 
 # -- Structure ---------------------------------------------------------------------------------------------------------
+def _takes_labels(part: nn.Module) -> bool:
+    """Whether it is a model of transformers that gets labels."""
+    return hasattr(part, "get_output_embeddings") and "labels" in _parameters(part)
+
+
 def _has_head(part: nn.Module) -> bool:
     """Whether it is a model with output embeddings that computes a loss."""
-    if not hasattr(part, "get_output_embeddings") or "labels" not in _parameters(part):
+    if not _takes_labels(part):
         return False
     try:
         return part.get_output_embeddings() is not None  # type: ignore[operator]
@@ -202,11 +214,16 @@ def _is_group_norm(part: nn.Module) -> bool:
     return isinstance(part, nn.GroupNorm)
 
 
+def _is_batch_norm(part: nn.Module) -> bool:
+    return isinstance(part, nn.modules.batchnorm._BatchNorm)
+
+
 def _is_norm(part: nn.Module) -> bool:
     weight = part._parameters.get("weight")
     return (
         not part._modules
         and not _is_group_norm(part)  # its channels are elsewhere
+        and not _is_batch_norm(part)
         and part._parameters.keys() <= {"weight", "bias"}
         and ("Norm" in original_class(part).__name__ or (weight is not None and weight.dim() == 1))
     )
@@ -245,15 +262,18 @@ def _attributes(part: nn.Module, kind: type) -> list[str]:
 
 
 def _norms(part: nn.Module) -> Iterator[Guess]:
-    for eps in _attributes(part, float):
+    named = [name for name in EPS if hasattr(part, name)]
+    for eps in _attributes(part, float) or named:
         for cast in ("llama", "fp32-weight", "gemma", "none"):
             yield fits.rms_norm, {"cast": cast, "eps": eps}
         yield fits.layer_norm, {"eps": eps}
         yield fits.cohere_norm, {"eps": eps}
         yield fits.t5_norm, {"eps": eps}
+        for rounded in (False, True):
+            yield fits.weightless_norm, {"eps": eps, "rounded": rounded}
         for cast in ("fp32", "none"):
             yield fits.l2norm, {"eps": eps, "cast": cast}
-    for written in WRITTEN_EPS:
+    for written in () if named else WRITTEN_EPS:
         yield fits.layer_norm, {"eps": written}
 
 
@@ -276,8 +296,13 @@ def _gated_norms(part: nn.Module) -> Iterator[Guess]:
 def _mlps(part: Any) -> Iterator[Guess]:
     for act, multipliers in itertools.product(fits.GATED, (True, False)):
         yield fits.gated_mlp, {"act": act, "multipliers": multipliers}
-    for limit, act in itertools.product(_attributes(part, float), fits.GATED):
-        yield fits.gated_mlp, {"act": act, "limit": limit}
+    for name, act in itertools.product(_attributes(part, float), fits.GATED):
+        yield fits.gated_mlp, {"act": act, "limit": name}
+        yield fits.gated_mlp, {"act": act, "residual": name}
+    for dropout, act in itertools.product([n for n, c in part.named_children() if type(c) is nn.Dropout], fits.GATED):
+        yield fits.gated_mlp, {"act": act, "dropout": dropout}
+    for (alpha, limit), layout in itertools.product(itertools.permutations(_attributes(part, float), 2), fits.PACKED):
+        yield fits.clamped_mlp, {"layout": layout, "alpha": alpha, "limit": limit}
     linear = _linears(part)
     others = [name for name, _ in part.named_children() if name not in linear]
     for (gate, up, down), act_fn in itertools.product(itertools.permutations(linear, 3), [*others, None]):

@@ -80,9 +80,12 @@ def as_upstream(
     """The op behind upstream's parameters; ``position_ids`` are ignored there as well.
 
     Where upstream rotates one tensor at a time, the op gets that and keys without heads, or the last columns of it.
+    At a call without keys upstream's function runs (mistral_large4, qwen4_exp).
     """
 
-    def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
+    def rotate(q: Tensor, k: Tensor | None = None, cos: Any = None, sin: Any = None, unsqueeze_dim: int = 1) -> Any:
+        if k is None:
+            return upstream(q, None, cos, sin, unsqueeze_dim=unsqueeze_dim)
         if tables == "first half":
             half = cos.shape[-1] // 2
             cos, sin = cos[..., :half], sin[..., :half]

@@ -6,7 +6,9 @@ The shadow shares the model's attributes; the model itself is not touched.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import itertools
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -62,6 +64,21 @@ def config_of(module: Any) -> Any:
         return module.config
     except Exception:
         return None
+
+
+def mentions(cls: type, name: str) -> bool:
+    """Whether a method of a class, or of those below transformers' own base that it inherits from, uses a name."""
+    own = itertools.takewhile(lambda c: c.__module__ != "transformers.modeling_utils", cls.__mro__)
+    methods = [inspect.unwrap(f) for c in own for f in vars(c).values() if isinstance(f, types.FunctionType)]
+    return any(name in used for method in methods for used in _names(method.__code__))
+
+
+def _names(code: types.CodeType) -> Iterator[tuple[str, ...]]:
+    """Names of globals and attributes in a function and in those inside it."""
+    yield code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names(inner)
 
 
 def children(model: Any) -> tuple[str, str]:

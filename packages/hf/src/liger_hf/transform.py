@@ -17,6 +17,7 @@ from liger_hf import after, stub
 from liger_hf.standin import AUTOCAST, autocast, gradients_differ, same
 
 ROWS, TOKENS = 2, 3
+NO_LOSS = "its forward does not call self.loss_function"
 AT_TRACING = TorchVersion(torch.__version__) >= "2.13"
 """Whether it can be looked for while a graph is made: dynamo of older versions hands no module to such a function."""
 
@@ -213,7 +214,7 @@ def _run(model: Any, hidden: Tensor, logits: Tensor, labels: Tensor, training: b
             needs = "cannot be tried without weights: liger.plan(model) of a model that has them decides"
             raise PatchRefused(f"layers between its backbone and its head {needs}") from error
         raise PatchRefused(f"a probe of its forward failed with {type(error).__name__}: {error}") from error
-    raise PatchRefused("its forward does not call self.loss_function")
+    raise PatchRefused(NO_LOSS)
 
 
 def _identify(grid: Tensor, found: Tensor) -> Transform:

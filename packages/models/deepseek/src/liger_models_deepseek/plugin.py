@@ -45,8 +45,9 @@ DEEPSEEK_V4 = replace(
     module="transformers.models.deepseek_v4.modeling_deepseek_v4",
     fits={
         "DeepseekV4RMSNorm": fits.rms_norm(cast="fp32-weight"),
-        # DeepseekV4UnweightedRMSNorm: rounds 1 / rms of each row to 16 bits, an order of casts that no option of
-        # liger.ops.rms_norm has
+        # float32 streams come to it, but 16-bit queries too: of those 1 / rms is rounded, an order of casts that no
+        # option of liger.ops.rms_norm has
+        "DeepseekV4UnweightedRMSNorm": fits.weightless_norm(rounded=True),
         "DeepseekV4MLP": fits.gated_mlp(act="silu", limit="limit"),
         "DeepseekV4Experts": fits.experts(act="silu", limit="limit"),
         "DeepseekV4Attention": fits.rope("interleaved", tables="pair", cast="fp32", last=True),

@@ -11,7 +11,7 @@ SEED_OSS = ModelPatch(
     module="transformers.models.seed_oss.modeling_seed_oss",
     fits={
         "SeedOssRMSNorm": fits.rms_norm(cast="llama"),
-        "SeedOssMLP": fits.gated_mlp(act="silu"),
+        "SeedOssMLP": fits.gated_mlp(act="silu", residual="residual_dropout"),
         "SeedOssAttention": fits.rope("half"),
     },
     head=fits.causal_lm_head(),
