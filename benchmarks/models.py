@@ -78,7 +78,7 @@ def made(case: Case) -> Any:
 def patched(case: Case, prefer: str | None = None) -> Any:
     """A patched model, with the kernels that are chosen by themselves, or with one by its name."""
     model = made(case)
-    liger.autopatch(model, prefer=prefer)
+    liger.autopatch(model, prefer=prefer, strict=True)  # what is timed as patched is patched in all parts
     return model
 
 

@@ -95,7 +95,7 @@ class Op:
         reduction: terms summed into one output element, as a name in ``sizes``; loosens the contract by its root.
         module: the ``torch.nn.Module`` offered as ``liger.nn.<class name>``, if any.
         traced_on: device types on which ``torch.compile`` is given the reference unless a kernel was chosen by hand:
-            where inductor, which fuses it with what is around it, was measured to be no slower than a kernel.
+            where inductor, which fuses it with what is around it, makes models that are no slower than with a kernel.
     """
 
     name: str

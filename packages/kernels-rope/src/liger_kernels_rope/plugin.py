@@ -102,7 +102,6 @@ MROPE = Op(
     name="mrope",
     public="liger_kernels_rope.mrope:mrope",
     reference="liger_kernels_rope.mrope:mrope_reference",
-    traced_on=("cuda",),
     module="liger_kernels_rope.modules:MRoPE",
     options={
         "sections": Option(default=(16, 24, 24)),  # what fits P pairs: in all inputs
@@ -139,7 +138,6 @@ ROPE_COMPLEX = Op(
     name="rope_complex",
     public="liger_kernels_rope.rope_complex:rope_complex",
     reference="liger_kernels_rope.rope_complex:rope_complex_reference",
-    traced_on=("cuda",),
     module="liger_kernels_rope.modules:ComplexRoPE",
     options={"unsqueeze_dim": Option(default=1)},  # 2 needs other shapes: the variant "heads last"
     inputs="liger_kernels_rope.rope_complex:rope_complex_inputs",
@@ -173,7 +171,6 @@ QK_NORM_ROPE = Op(
     name="qk_norm_rope",
     public="liger_kernels_rope.qk_norm_rope:qk_norm_rope",
     reference="liger_kernels_rope.qk_norm_rope:qk_norm_rope_reference",
-    traced_on=("cuda",),
     options={
         "eps": Option(default=1e-6, values=(0.1,)),
         "cast": Option(default="llama", values=("fp32-weight", "gemma")),

@@ -12,7 +12,7 @@ def op(name: str, **fields: object) -> Op:
         "reference": f"liger_kernels_norm.{name}:{name}_reference",
         "inputs": f"liger_kernels_norm.{name}:{name}_inputs",
     }
-    return Op(name=name, traced_on=("cuda",), **{**functions, **fields})  # type: ignore[arg-type]
+    return Op(name=name, **{**functions, **fields})  # type: ignore[arg-type]
 
 
 def kernel(

@@ -46,6 +46,7 @@ def row_op(name: str, **fields: object) -> Op:
         "sweeps": (WIDTHS,),
         "model": MODEL,
         "reduction": "H",
+        "traced_on": ("cuda",),
     }
     return op(name, **{**common, **fields})
 
