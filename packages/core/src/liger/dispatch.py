@@ -55,10 +55,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An entry of the process log: which kernel serves an op for one device and dtype, and why not the others.
-
-    ``compiled``: for calls that ``torch.compile`` traces.
-    """
+    """An entry of the process log: which kernel serves an op for one device and dtype, compiled or not, and why."""
 
     op: str
     device: str
@@ -83,9 +80,8 @@ class _Table:
 
 LOG = _Log()
 TABLE = _Table()
-# op, device, dtypes, a kernel chosen by hand, one for all ops that have it, whether torch.compile traces
 Asked = tuple[str, torch.device, tuple[torch.dtype, ...], str | None, str | None, bool]
-_cache: dict[Asked, tuple[str, ...]] = {}
+_cache: dict[tuple[Any, ...], tuple[str, ...]] = {}
 _lock = threading.Lock()
 
 
@@ -224,10 +220,12 @@ def _distinct(tensors: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor |
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def candidates(*asked: *Asked) -> tuple[str, ...]:
     """The entries of ``TABLE`` able to serve, best first; decided once for each op, device, dtypes and preference."""
-    found = _cache.get(asked)
+    op, device, dtypes, by_hand, anywhere, compiled = asked
+    key = (op, device, dtypes, by_hand, anywhere), compiled
+    found = _cache.get(key)
     if found is None:
         with _lock:
-            found = _cache[asked] = _decide(*asked)
+            found = _cache[key] = _decide(*asked)
     return found
 
 
