@@ -3,6 +3,9 @@
 import sys
 from pathlib import Path
 
+import pytest
+import transformers
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import convergence_table as table
 
@@ -29,3 +32,22 @@ def test_the_committed_table_has_no_failure():
     (page,) = table.DOCS.glob("convergence-*.md")
     text = page.read_text(encoding="utf-8")
     assert "failed:" not in text and "not run" not in text and text.count("| passed |") > 100
+
+
+def test_where_it_is_written(tmp_path, monkeypatch, capsys):
+    run, docs, elsewhere = tmp_path / "run.xml", tmp_path / "docs", tmp_path / "table.md"
+    run.write_text(RUN)
+    docs.mkdir()
+    (docs / "convergence-1.0.0.md").write_text("of another version")
+    monkeypatch.setattr(table, "DOCS", docs)
+    monkeypatch.setattr(sys, "argv", ["convergence_table.py", str(run), "--out", str(elsewhere)])
+    table.main()
+    assert elsewhere.read_text() == table.page([run]) and [f.name for f in docs.iterdir()] == ["convergence-1.0.0.md"]
+    monkeypatch.setattr(sys, "argv", ["convergence_table.py", str(run)])
+    table.main()
+    (written,) = docs.iterdir()
+    assert written.name == f"convergence-{transformers.__version__}.md" and written.read_text() == elsewhere.read_text()
+    monkeypatch.setattr(sys, "argv", ["convergence_table.py", "--out", str(elsewhere)])
+    with pytest.raises(SystemExit):
+        table.main()
+    assert "RUN.xml" in capsys.readouterr().err

@@ -103,6 +103,34 @@ def test_an_unknown_group_of_tests_is_named_before_any_starts(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("workers", [None, "5"])
+def test_suites_are_shared_out(tmp_path, workers):
+    python, asked = tmp_path / "python", tmp_path / "asked"
+    found = f'case "$*" in *"import xdist") exit 0 ;; *"-m pytest"*) echo "$*" >>{asked} && exit 5 ;; esac'
+    python.write_text(f'#!/bin/sh\n{found}\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    env = {
+        **os.environ,
+        "LIGER_ONLY": "anything",
+        "PYTHON": str(python),
+        **({"LIGER_WORKERS": workers} if workers else {}),
+    }
+    subprocess.run(
+        ["bash", str(ROOT / "tools" / "gpu.sh"), str(tmp_path / "out")], env=env, capture_output=True, check=False
+    )
+    calls = asked.read_text().splitlines()
+    assert calls and all(call.endswith(f"-n {workers or 3}") for call in calls)
+
+
+@pytest.mark.parametrize("workers", ["0", "many", "-1"])
+def test_no_number_of_processes_is_named_before_anything_starts(tmp_path, workers):
+    env = {**os.environ, "LIGER_WORKERS": workers, "PYTHON": "false"}
+    command = ["bash", str(ROOT / "tools" / "gpu.sh"), str(tmp_path / "out")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and f"LIGER_WORKERS is {workers}, expected a number" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_arguments_it_says_all_that_it_takes():
     command = ["bash", str(ROOT / "tools" / "gpu.sh")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

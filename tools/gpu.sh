@@ -18,6 +18,8 @@ groups=${LIGER_GROUPS:-$every}
 for group in $groups; do # before any of them starts
     case " $every " in *" $group "*) ;; *) echo "LIGER_GROUPS has $group, expected some of: $every" >&2 && exit 2 ;; esac
 done
+share=${LIGER_WORKERS:-3}
+case $share in *[!0-9]* | 0*) echo "LIGER_WORKERS is $share, expected a number of processes, 1 or more" >&2 && exit 2 ;; esac
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 wheels=${2:+$(cd "$2" && pwd)}
@@ -47,7 +49,7 @@ export LIGER_SHA=${LIGER_SHA:-$(git rev-parse HEAD 2>/dev/null)}
 unset TRITON_INTERPRET
 
 workers=()
-! "$python" -c "import xdist" 2>/dev/null || workers=(-n "${LIGER_WORKERS:-3}")
+! "$python" -c "import xdist" 2>/dev/null || workers=(-n "$share")
 
 suite() { # NAME, then arguments of pytest
     local name=$1

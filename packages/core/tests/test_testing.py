@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -33,6 +34,7 @@ from liger.testing import (  # noqa: E402
 from liger.testing.cases import find, typical  # noqa: E402
 from liger.testing.compare import compare, ulp  # noqa: E402
 from liger.testing.kernels import failures, make_checks  # noqa: E402
+from liger.testing.models import skip_unknown_calls  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("planted")
 
@@ -367,3 +369,16 @@ def test_all_checks_of_a_model_run_and_each_that_fails_is_named(monkeypatch: pyt
     with pytest.raises(ContractViolation, match="^bad: ValueError: wrong on cpu\nworse: ValueError: wrong on cpu$"):
         models.check_model(patch)
     assert ran == ["cpu"]
+
+
+def test_calls_that_a_declaration_does_not_know_are_drift_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fewer, more = Counter(rope=2, rms_norm=5), Counter(rope=4, rms_norm=5)
+    monkeypatch.delenv("LIGER_DRIFT", raising=False)
+    skip_unknown_calls("llama", fewer, more)
+    monkeypatch.setenv("LIGER_DRIFT", "1")
+    with pytest.raises(pytest.skip.Exception, match=r"drift: llama calls \{'rope': 2\} besides what is declared"):
+        skip_unknown_calls("llama", fewer, more)
+    for found, expected in ((more, fewer), (more, more), (Counter(rope=1, rms_norm=6), more)):
+        skip_unknown_calls("llama", found, expected)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import liger
-from liger.testing.models import ROUNDINGS, Pair, expect, find, gradients
+from liger.testing.models import Pair, expect, find, gradients, noise
 from liger.testing.observe import count_ops
 
 STEPS, ROWS, TOKENS, TOP, RATE = 32, 4, 64, 20, 1e-3
@@ -167,11 +167,11 @@ def apart(run: Run, truth: Run) -> dict[str, float]:
     sides = sorted(run.first.keys() ^ truth.first.keys())
     expect(not sides, f"gradients of {sides} exist on one side only")
     values, others = likeliest(run, truth)
-    noise = max(float(g.norm()) for g in truth.first.values()) * ROUNDINGS / ALLOWED["gradient"]
+    least = noise(truth.first, ALLOWED["gradient"])
     return {
         "losses": _relative(run.losses, truth.losses) * STEPS**0.5,  # on one step
         "log-probs": _relative(others, values),
-        **{f"gradient of {n}": _relative(run.first[n], g, noise) for n, g in truth.first.items()},
+        **{f"gradient of {n}": _relative(run.first[n], g, least) for n, g in truth.first.items()},
         **{f"final {n}": _relative(run.final[n], p, _moved(p)) for n, p in truth.final.items()},
     }
 

@@ -6,7 +6,7 @@ import copy
 import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +203,11 @@ def expect_equal_step(plain: Any, patched: Any, relative: float = RELATIVE, **in
     return out
 
 
+def noise(wanted: Mapping[str, torch.Tensor], relative: float) -> float:
+    """The norm below which a gradient is nothing but ``ROUNDINGS`` of the largest, for a bound relative to norms."""
+    return max(float(g.norm()) for g in wanted.values()) * ROUNDINGS / relative
+
+
 def expect_close_gradients(
     found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], what: str, relative: float = RELATIVE
 ) -> None:
@@ -210,7 +215,7 @@ def expect_close_gradients(
 
     Some are 0 but for ``ROUNDINGS`` that do not cancel, such as that of a bias of keys, which softmax takes out again.
     """
-    least = max(float(g.norm()) for g in wanted.values()) * ROUNDINGS / RELATIVE
+    least = noise(wanted, RELATIVE)
     for name, gradient in wanted.items():
         expect_close(found[name], gradient, f"{what} of {name}", relative, least)
 
